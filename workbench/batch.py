@@ -1,0 +1,205 @@
+"""Batch: what a model is given, what it should say, and which positions have which part in it."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+UNREAD = -100
+"""The label of a position at which nothing is read (the index that torch's losses ignore)."""
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """A sentence that lists what there is, the nearest names first where one was misspelt."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    there = ", ".join(known) if known else "none"
+    return f"There are: {there}." + (f" Did you mean {' or '.join(near)}?" if near else "")
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Examples with everything that an intervention or a metric may refer to. Frozen; checked when made.
+
+    Shapes:
+        tokens [batch pos]: token ids (integers)
+        labels [batch pos]: what the logits at that position should say (no shift), `UNREAD` where nothing is read
+        valid [batch pos]: False at padding
+        roles: name -> [batch pos], a data-dependent set of positions
+        relations: name -> [batch dest source], a data-dependent set of edges
+        classes [batch pos]: an integer per token class (letter, digit, ...), by which controls are matched
+
+    Raises ValueError where shapes or types disagree, a role or relation includes padding, or a name is used twice.
+
+    >>> batch = Batch(torch.tensor([[4, 7, 4]]), torch.tensor([[-100, -100, 7]]),
+    ...               roles={"last": torch.tensor([[False, False, True]])}, vocabulary=tuple("abcdefgh"))
+    >>> print(batch.show(0))
+    position  0  1  2
+    token     e  h  e
+    label     .  .  h
+    last      .  .  *
+    """
+
+    tokens: Tensor
+    labels: Tensor
+    valid: Tensor = None  # type: ignore[assignment]
+    roles: Mapping[str, Tensor] = field(default_factory=dict)
+    relations: Mapping[str, Tensor] = field(default_factory=dict)
+    classes: Tensor | None = None
+    vocabulary: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.valid is None:
+            object.__setattr__(self, "valid", torch.ones_like(self.tokens, dtype=torch.bool))
+        object.__setattr__(self, "roles", MappingProxyType(dict(self.roles)))
+        object.__setattr__(self, "relations", MappingProxyType(dict(self.relations)))
+        self._check()
+
+    def _check(self) -> None:
+        if self.tokens.ndim != 2 or self.tokens.is_floating_point():
+            raise ValueError(f"tokens must be integers [batch pos]; got {self.tokens.dtype} {list(self.tokens.shape)}")
+        rows = {"labels": self.labels, "valid": self.valid}
+        rows |= {f"role {name!r}": mask for name, mask in self.roles.items()}
+        if self.classes is not None:
+            rows["classes"] = self.classes
+        for name, value in rows.items():
+            _same_shape(name, value, self.tokens.shape, self.tokens.device)
+        for name, mask in self.relations.items():
+            _same_shape(f"relation {name!r}", mask, (*self.tokens.shape, self.tokens.shape[1]), self.tokens.device)
+        for name, mask in {"valid": self.valid, **self.roles, **self.relations}.items():
+            if mask.dtype != torch.bool:
+                raise ValueError(f"{name!r} must be a boolean mask; got {mask.dtype}")
+        if both := set(self.roles) & set(self.relations):
+            raise ValueError(f"{sorted(both)} name a role and a relation; a name must mean one thing")
+        edges = self.valid[:, :, None] & self.valid[:, None, :]
+        for name, mask in {**self.roles, **self.relations}.items():
+            if (mask & ~(self.valid if mask.ndim == 2 else edges)).any():
+                raise ValueError(f"{name!r} includes padding; a role or relation may only name valid positions")
+        if ((self.labels != UNREAD) & ~self.valid).any():
+            raise ValueError("labels are read at padding; set them to -100 there")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def device(self) -> torch.device:
+        return self.tokens.device
+
+    def role(self, name: str | None) -> Tensor:
+        """The mask [batch pos] of a role; `None` is every valid position. Raises KeyError naming the roles there are."""
+        if name is None:
+            return self.valid
+        if name not in self.roles:
+            also = " (it is a relation, which names edges, not positions)" if name in self.relations else ""
+            raise KeyError(f"no role {name!r}{also}. {nearest(name, sorted(self.roles))}")
+        return self.roles[name]
+
+    def edges(self, dest: str | None, source: str | None) -> Tensor:
+        """The mask [batch dest source] of the edges that `dest` and `source` name.
+
+        `source` is a role (dest × source, an outer product), or a relation (its edges, restricted to `dest` where given).
+        """
+        rows = self.role(dest)[:, :, None]
+        if source is not None and source in self.relations:
+            return self.relations[source] & rows
+        if source is not None and source not in self.roles:
+            known = sorted([*self.roles, *self.relations])
+            raise KeyError(f"no role or relation {source!r}. {nearest(source, known)}")
+        return rows & self.role(source)[:, None, :]
+
+    def read_positions(self) -> Tensor:
+        """The positions read, as an index [batch read]; a row with fewer than the longest repeats its first.
+
+        Where some example is read at every position the index is simply all positions, in order.
+        """
+        read = self.labels != UNREAD
+        n_read = int(read.sum(1).max()) if len(self) else 0
+        if n_read == 0:
+            raise ValueError("nothing is read in this batch: every label is -100")
+        if n_read == read.shape[1]:
+            return torch.arange(n_read, device=self.device).expand(len(self), -1)
+        order = torch.argsort(~read, dim=1, stable=True)[:, :n_read]
+        return torch.where(read.gather(1, order), order, order[:, :1])
+
+    def select(self, examples: Tensor | slice) -> Batch:
+        """The same batch with only these examples (an index, a boolean mask [batch] or a slice)."""
+        return self._mapped(lambda value: value[examples])
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        return self._mapped(lambda value: value.to(device))
+
+    def with_relations(self, **relations: Tensor) -> Batch:
+        """The same batch with more relations [batch dest source]."""
+        return replace(self, relations={**self.relations, **relations})
+
+    def with_roles(self, **roles: Tensor) -> Batch:
+        """The same batch with more roles [batch pos]."""
+        return replace(self, roles={**self.roles, **roles})
+
+    def _mapped(self, change) -> Batch:  # type: ignore[no-untyped-def]
+        return replace(
+            self,
+            tokens=change(self.tokens),
+            labels=change(self.labels),
+            valid=change(self.valid),
+            roles={name: change(mask) for name, mask in self.roles.items()},
+            relations={name: change(mask) for name, mask in self.relations.items()},
+            classes=None if self.classes is None else change(self.classes),
+        )
+
+    def digest(self) -> str:
+        """SHA-256 of everything in the batch, the names of roles and relations with their masks."""
+        parts = {"tokens": self.tokens, "labels": self.labels, "valid": self.valid}
+        parts |= {f"role {name}": mask for name, mask in self.roles.items()}
+        parts |= {f"relation {name}": mask for name, mask in self.relations.items()}
+        if self.classes is not None:
+            parts["classes"] = self.classes
+        digest = hashlib.sha256(repr(self.vocabulary).encode())
+        for name in sorted(parts):
+            value = parts[name].cpu().contiguous()
+            digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
+            digest.update(value.numpy().tobytes())
+        return digest.hexdigest()
+
+    def word(self, token: int) -> str:
+        """The token as text: its word where the batch has a vocabulary, its number elsewhere."""
+        return self.vocabulary[token] if 0 <= token < len(self.vocabulary) else str(token)
+
+    def words(self, example: int) -> list[str]:
+        """The example's tokens as text, one a position."""
+        return [self.word(int(token)) for token in self.tokens[example]]
+
+    def show(self, example: int) -> str:
+        """One example drawn as text: its tokens, what is read where, and a row a role."""
+        labels = ["." if label == UNREAD else self.word(int(label)) for label in self.labels[example]]
+        rows = {
+            "position": [str(pos) for pos in range(self.tokens.shape[1])],
+            "token": self.words(example),
+            "label": labels,
+        }
+        if not bool(self.valid[example].all()):
+            rows["padding"] = ["." if valid else "#" for valid in self.valid[example]]
+        rows |= {name: ["*" if on else "." for on in mask[example]] for name, mask in self.roles.items()}
+        for name, mask in self.relations.items():
+            sources = [",".join(str(int(k)) for k in row.nonzero().flatten()) for row in mask[example]]
+            rows[name] = [f"←{source}" if source else "." for source in sources]
+        head = max(len(name) for name in rows)
+        widths = [max(len(cells[pos]) for cells in rows.values()) for pos in range(self.tokens.shape[1])]
+        lines = (
+            f"{name:<{head}}  " + "  ".join(f"{cell:>{w}}" for cell, w in zip(cells, widths, strict=True))
+            for name, cells in rows.items()
+        )
+        return "\n".join(lines)
+
+
+def _same_shape(name: str, value: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
+    if tuple(value.shape) != tuple(shape):
+        raise ValueError(f"{name} has shape {list(value.shape)}; the tokens ask for {list(shape)}")
+    if value.device != device:
+        raise ValueError(f"{name} lies on {value.device}, the tokens on {device}; move the batch with batch.to(device)")
