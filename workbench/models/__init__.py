@@ -1,0 +1,1 @@
+"""Models: own ones built on one attention core, with TransformerLens' hook names."""

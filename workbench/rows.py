@@ -1,0 +1,73 @@
+"""The operations on attention rows: one pure function each, used by the attention core, hooks and engine alike.
+
+A row is the last axis, `[... source]`. Scores carry the mask: a source that cannot be read has the score −∞, so that
+"visible" is `scores > −∞`. Every function returns a new tensor.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+HIDDEN = -math.inf
+
+
+def visible(scores: Tensor) -> Tensor:
+    """Which sources a row can still read, a mask of the scores' shape."""
+    return scores > HIDDEN
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Weights of each row, in float32 or better; hidden sources get exactly 0, a row with none visible is all 0.
+
+    scores, weights [... source]. Scaled dot-product attention: Vaswani et al. 2017, equation 1.
+    """
+    exact = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    empty = (exact == HIDDEN).all(-1, keepdim=True)
+    return torch.softmax(exact.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
+
+
+def cut(scores: Tensor, selected: Tensor) -> Tensor:
+    """The selected sources' scores become −∞, so that the rest renormalises: w'ₖ = wₖ / (1 − w_cut)."""
+    return scores.masked_fill(selected, HIDDEN)
+
+
+def keep_only(scores: Tensor, selected: Tensor, rows: Tensor) -> Tensor:
+    """In `rows` [...], every source but the selected ones is cut."""
+    return scores.masked_fill(rows[..., None] & ~selected, HIDDEN)
+
+
+def uniform(scores: Tensor, selected: Tensor, rows: Tensor) -> Tensor:
+    """In `rows` [...], equal weight on the selected sources that are visible and 0 elsewhere."""
+    level = torch.zeros_like(scores).masked_fill(~(selected & visible(scores)), HIDDEN)
+    return torch.where(rows[..., None], level, scores)
+
+
+def scale(scores: Tensor, selected: Tensor, by: float) -> Tensor:
+    """The selected weights times `by` > 0, then the row renormalises: `log by` is added to the score."""
+    return torch.where(selected, scores + math.log(by), scores)
+
+
+def shuffle(scores: Tensor, rows: Tensor, order: Tensor) -> Tensor:
+    """In `rows` [...], the visible weights change places: visible sources, sorted by `order`, take each other's score.
+
+    `order` [... source] holds random numbers; the permutation is uniform over the visible sources.
+    """
+    seen = visible(scores)
+    places = torch.argsort((~seen).to(torch.int8), dim=-1, stable=True)
+    drawn = torch.argsort(torch.where(seen, order, torch.full_like(order, math.inf)), dim=-1, stable=True)
+    moved = torch.empty_like(scores).scatter_(-1, places, scores.gather(-1, drawn))
+    return torch.where(rows[..., None], moved, scores)
+
+
+def attend_to_self(scores: Tensor, rows: Tensor, own: Tensor) -> Tensor:
+    """In `rows` [...], all the weight goes to the row's own position; `own` [... source] marks it."""
+    level = torch.zeros_like(scores).masked_fill(~own, HIDDEN)
+    return torch.where(rows[..., None], level, scores)
+
+
+def zero(weights: Tensor, selected: Tensor) -> Tensor:
+    """The selected weights become 0 after the softmax; the row no longer sums to 1."""
+    return weights.masked_fill(selected, 0.0)
