@@ -1,0 +1,314 @@
+"""Interventions: where × what, as frozen values. Equal, hashable, an exact JSON round trip; `str()` is the table label.
+
+The functions at the end are the only way to build one: `cut(Edges(layer=1, dest="last", source="answer"))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
+
+Empty = Literal["raise", "no-update", "self"]
+Align = Literal["role", "position"]
+
+
+class Value(BaseModel):
+    """A frozen value that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class _Location(Value):
+    layer: int = Field(ge=0)
+
+    def _place(self) -> str:
+        head = getattr(self, "head", None)
+        return f"L{self.layer}" + ("" if head is None else f"H{head}")
+
+
+class Edges(_Location):
+    """Attention edges of one layer.
+
+    head: one head, or None for every head. dest: a role, or None for every position. source: a role (then the edges
+    are dest × source), a relation (its edges, restricted to dest where given), or None for every visible source.
+    """
+
+    type: Literal["edges"] = "edges"
+    head: int | None = Field(None, ge=0)
+    dest: str | None = None
+    source: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self._place()} {self.dest or 'every'}←{self.source or 'every'}"
+
+
+class Heads(_Location):
+    """A head's vectors at the positions of a role (None: every position).
+
+    part: q and z count destinations, k and v sources; result is what the head writes into the residual stream.
+    """
+
+    type: Literal["heads"] = "heads"
+    head: int | None = Field(None, ge=0)
+    pos: str | None = None
+    part: Literal["q", "k", "v", "z", "result"]
+
+    def __str__(self) -> str:
+        return f"{self._place()}.{self.part} {self.pos or 'every'}"
+
+
+class Stream(_Location):
+    """Vectors of the residual stream's width, at the positions of a role (None: every position)."""
+
+    type: Literal["stream"] = "stream"
+    pos: str | None = None
+    part: Literal["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"]
+
+    def __str__(self) -> str:
+        return f"{self._place()}.{self.part} {self.pos or 'every'}"
+
+
+Location = Annotated[Edges | Heads | Stream, Discriminator("type")]
+
+
+class Cut(Value):
+    op: Literal["cut"] = "cut"
+    empty: Empty = "raise"
+
+
+class KeepOnly(Value):
+    op: Literal["keep_only"] = "keep_only"
+    empty: Empty = "raise"
+
+
+class Uniform(Value):
+    op: Literal["uniform"] = "uniform"
+    empty: Empty = "raise"
+
+
+class Shuffle(Value):
+    op: Literal["shuffle"] = "shuffle"
+    seed: int
+
+
+class Scale(Value):
+    op: Literal["scale"] = "scale"
+    by: float = Field(allow_inf_nan=False)
+
+
+class Zero(Value):
+    op: Literal["zero"] = "zero"
+
+
+class Mean(Value):
+    op: Literal["mean"] = "mean"
+    donor: str
+
+
+class Resample(Value):
+    op: Literal["resample"] = "resample"
+    donor: str
+    seed: int
+
+
+class Patch(Value):
+    op: Literal["patch"] = "patch"
+    donor: str
+    align: Align
+
+
+class Add(Value):
+    op: Literal["add"] = "add"
+    donor: str
+    align: Align
+
+
+class Freeze(Value):
+    op: Literal["freeze"] = "freeze"
+
+
+VectorOperation = Annotated[Zero | Mean | Resample | Patch | Add | Scale | Freeze, Discriminator("op")]
+
+
+class Path(Value):
+    """What `change` does to the sender, seen only by `receiver`; everything else it reaches is held at its clean value."""
+
+    op: Literal["path"] = "path"
+    change: VectorOperation
+    receiver: Heads
+
+
+class Custom(Value):
+    """The escape hatch: a function of the whole tensor. It cannot be written to a file."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    op: Literal["custom"] = "custom"
+    site: str
+    layer: int | None
+    fn: Callable[[Any], Any] = Field(exclude=True)
+
+
+Operation = Annotated[
+    Cut | KeepOnly | Uniform | Shuffle | Scale | Zero | Mean | Resample | Patch | Add | Freeze | Path,
+    Discriminator("op"),
+]
+
+_ALLOWED = {
+    "edges": ("cut", "keep_only", "uniform", "shuffle", "scale", "zero", "freeze", "patch"),
+    "heads": ("zero", "mean", "resample", "patch", "add", "scale", "freeze", "path"),
+    "stream": ("zero", "mean", "resample", "patch", "add", "scale", "freeze"),
+}
+
+
+class Intervention(Value):
+    """One change of a running model: `where` it acts and `what` it does there.
+
+    >>> one = cut(Edges(layer=1, head=0, dest="last", source="answer"))
+    >>> str(one)
+    'cut L1H0 last←answer'
+    >>> Intervention.model_validate_json(one.model_dump_json()) == one
+    True
+    """
+
+    where: Location | None
+    what: Operation | Custom
+
+    @model_validator(mode="after")
+    def _possible(self) -> Intervention:
+        if self.where is None:
+            if not isinstance(self.what, Custom):
+                raise ValueError(f"{self.what.op!r} needs a location: Edges, Heads or Stream")
+            return self
+        allowed = _ALLOWED[self.where.type]
+        if self.what.op not in allowed:
+            raise ValueError(
+                f"{self.what.op!r} does not act on {type(self.where).__name__} ({self.where}); "
+                f"there are: {', '.join(allowed)}"
+            )
+        if self.where.type == "edges" and isinstance(self.what, Scale) and self.what.by <= 0:
+            raise ValueError(f"an attention weight is scaled by a number above 0, not {self.what.by}; use cut or zero")
+        if self.where.type == "edges" and isinstance(self.what, Cut | KeepOnly | Zero | Scale):
+            if self.where.source is None and not isinstance(self.what, Zero | Cut):
+                raise ValueError(f"{self.what.op!r} of every source changes nothing; name a source")
+        if isinstance(self.what, Path):
+            self._path_possible(self.what)
+        return self
+
+    def _path_possible(self, path: Path) -> None:
+        assert self.where is not None
+        if path.receiver.part not in ("q", "k", "v"):
+            raise ValueError(f"a path ends in a head's q, k or v, not in {path.receiver.part!r}")
+        if path.receiver.layer <= self.where.layer:
+            raise ValueError(
+                f"a path runs to a later layer: the sender is in layer {self.where.layer}, "
+                f"the receiver in layer {path.receiver.layer}"
+            )
+
+    def __str__(self) -> str:
+        what = self.what
+        if isinstance(what, Custom):
+            name = getattr(what.fn, "__name__", "function")
+            return f"custom {name} at {what.site}" + ("" if what.layer is None else f" L{what.layer}")
+        if isinstance(what, Path):
+            return f"path {_say(what.change, str(self.where))} → {what.receiver}"
+        return _say(what, str(self.where))
+
+
+def _say(what: Any, where: str) -> str:
+    after = {
+        "scale": lambda: f"by {what.by:g}",
+        "shuffle": lambda: f"seed {what.seed}",
+        "mean": lambda: f"over {what.donor}",
+        "resample": lambda: f"from {what.donor} seed {what.seed}",
+        "patch": lambda: f"from {what.donor} by {what.align}",
+        "add": lambda: f"from {what.donor} by {what.align}",
+    }
+    name = {"keep_only": "keep only"}.get(what.op, what.op)
+    if what.op == "zero" and "←" in where:
+        name = "zero after softmax"
+    words = [name, where, after[what.op]() if what.op in after else ""]
+    if getattr(what, "empty", "raise") != "raise":
+        words.append(f"(empty rows: {what.empty})")
+    return " ".join(word for word in words if word)
+
+
+def cut(where: Edges, *, empty: Empty = "raise") -> Intervention:
+    """The score is set to −∞ before the softmax; the rest of the row renormalises: w'ₖ = wₖ / (1 − w_cut).
+
+    empty: what becomes of a row left with no visible source. "raise" an error; "no-update": the head's z is 0 there (the
+    output bias goes too where every head is empty); "self": the row attends to itself.
+    """
+    return Intervention(where=where, what=Cut(empty=empty))
+
+
+def keep_only(where: Edges, *, empty: Empty = "raise") -> Intervention:
+    """In the rows of `dest`, every source but `source` is cut."""
+    return Intervention(where=where, what=KeepOnly(empty=empty))
+
+
+def uniform(where: Edges, *, empty: Empty = "raise") -> Intervention:
+    """The row becomes uniform over its visible sources; where `source` is named, over those, and 0 elsewhere."""
+    return Intervention(where=where, what=Uniform(empty=empty))
+
+
+def shuffle(where: Edges, *, seed: int) -> Intervention:
+    """The row's visible weights change places, by a seed. `source` must not be named."""
+    if where.source is not None:
+        raise ValueError(f"shuffle moves all weights of a row; {where} names a source; leave `source` out")
+    return Intervention(where=where, what=Shuffle(seed=seed))
+
+
+def scale(where: Edges | Heads | Stream, *, by: float) -> Intervention:
+    """On Edges: weight × by, then the row renormalises. On Heads and Stream: the vector times a number."""
+    return Intervention(where=where, what=Scale(by=by))
+
+
+def zero(where: Edges | Heads | Stream) -> Intervention:
+    """On Heads and Stream: the vector is removed. On Edges: the weight is set to 0 AFTER the softmax (the row no longer
+    sums to 1; another question than `cut`)."""
+    return Intervention(where=where, what=Zero())
+
+
+def mean(where: Heads | Stream, *, donor: str) -> Intervention:
+    """The mean over the donor batch at the same role: one vector per layer, head and role, all (example, position)
+    pairs alike."""
+    return Intervention(where=where, what=Mean(donor=donor))
+
+
+def resample(where: Heads | Stream, *, donor: str, seed: int) -> Intervention:
+    """Another example's value, by a seeded derangement of the donor batch; k-th position of the role to k-th."""
+    return Intervention(where=where, what=Resample(donor=donor, seed=seed))
+
+
+def patch(where: Edges | Heads | Stream, *, donor: str, align: Align) -> Intervention:
+    """The value of the donor batch's example of the same index; align by "role" (k-th position to k-th) or "position"."""
+    return Intervention(where=where, what=Patch(donor=donor, align=align))
+
+
+def add(where: Heads | Stream, *, donor: str, align: Align) -> Intervention:
+    """The donor's value is added to what is there."""
+    return Intervention(where=where, what=Add(donor=donor, align=align))
+
+
+def freeze(where: Edges | Heads | Stream) -> Intervention:
+    """The clean run's value is kept while something upstream is changed."""
+    return Intervention(where=where, what=Freeze())
+
+
+def path(operation: Callable[..., Intervention], sender: Heads, receiver: Heads, **arguments: Any) -> Intervention:
+    """The change of what one head writes, as one later head's q, k or v reads it, and nothing else.
+
+    `operation` is one of the functions above, `arguments` its keywords: `path(zero, sender, receiver)`. Other heads' z and
+    all MLP outputs in between are held at their clean values, norms are recomputed (path patching: Wang et al. 2022,
+    section 3.1; Goldowsky-Dill et al. 2023).
+    """
+    change = operation(sender, **arguments).what
+    return Intervention(where=sender, what=Path(change=change, receiver=receiver))  # type: ignore[arg-type]
+
+
+def custom(site: str | tuple[str, int], fn: Callable[[Any], Any]) -> Intervention:
+    """A function of the whole tensor at a site, which must return one of the same shape and dtype. `run` only."""
+    name, layer = (site, None) if isinstance(site, str) else site
+    return Intervention(where=None, what=Custom(site=name, layer=layer, fn=fn))

@@ -1,0 +1,141 @@
+"""Proof that an edit landed: what the next component consumed is recomputed from the tensor that was asked for.
+
+For each site the table says which tensor consumes it, and computes that tensor anew from what left the sites before it.
+An edit that is thrown away downstream, or replaced by something else, does not pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from einops import einsum
+from torch import Tensor
+
+from workbench import rows
+from workbench.resolution import Edit, InertIntervention
+
+Key = tuple[str, int | None]
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 5e-6, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+
+
+def watched(keys: Sequence[Key], model: Any) -> tuple[set[Key], set[Key]]:
+    """The sites to be kept as they leave, and as they arrive, so that these edited sites can be checked."""
+    leaving: set[Key] = set()
+    arriving: set[Key] = set()
+    for key in keys:
+        inputs, consumer = _consumption(key, set(keys), model)
+        leaving |= {key, *inputs}
+        if consumer is not None:
+            arriving.add(consumer)
+        if ("result", key[1]) in inputs:
+            arriving.add(("result", key[1]))
+    return leaving, arriving
+
+
+def _consumption(key: Key, edited: set[Key], model: Any) -> tuple[list[Key], Key | None]:
+    """What the consumer is computed from, and the consumer; None stands for the logits."""
+    name, layer = key
+    if name in ("embed", "pos_embed"):
+        both = [("embed", None)] + ([("pos_embed", None)] if model.config.positions == "learned" else [])
+        return both, ("resid_pre", 0)  # type: ignore[return-value]
+    assert layer is not None
+    result = [("result", layer)] if ("result", layer) in edited else []
+    last = layer == model.config.n_layers - 1
+    inputs, consumer = {
+        "resid_pre": (["resid_pre", "attn_out"], "resid_mid"),
+        "q": (["q", "k"], "scores"),
+        "k": (["q", "k"], "scores"),
+        "scores": (["scores"], "pattern"),
+        "v": (["pattern", "v"], "z"),
+        "pattern": (["pattern", "v"], "z"),
+        "z": (["z", "scores"], "attn_out"),
+        "result": (["z", "scores"], "attn_out"),
+        "attn_out": (["resid_pre", "attn_out"], "resid_mid"),
+        "resid_mid": (["resid_mid", *([] if model.config.attn_only else ["mlp_out"])], "resid_post"),
+        "mlp_out": (["resid_mid", "mlp_out"], "resid_post"),
+        "mlp_pre": (["mlp_pre"], "mlp_post"),
+        "mlp_post": (["mlp_post"], "mlp_out"),
+        "resid_post": (["resid_post"], None if last else "resid_pre"),
+    }[name]
+    keys: list[Key] = [(one, layer) for one in inputs]
+    if name in ("z", "result"):
+        keys += result
+    return keys, None if consumer is None else (consumer, layer + 1 if name == "resid_post" else layer)
+
+
+def expected(key: Key, model: Any, left: dict[Key, Tensor], arrived: dict[Key, Tensor], read: Tensor | None) -> Tensor:
+    """The consumer of a site, computed from the tensors that left the sites it reads."""
+    name, layer = key
+    if layer is None:
+        return left["embed", None] + (left["pos_embed", None] if ("pos_embed", None) in left else 0)
+    block = model.blocks[layer]
+
+    def get(one: str) -> Tensor:
+        return left[one, layer]
+
+    if name in ("q", "k"):
+        return block.attn.scores(get("q"), get("k")).masked_fill(arrived["scores", layer] == rows.HIDDEN, rows.HIDDEN)
+    if name == "scores":
+        return rows.softmax(get("scores"))
+    if name in ("v", "pattern"):
+        return einsum(get("pattern"), get("v"), "b head dest source, b source head d_head -> b dest head d_head")
+    if name in ("z", "result"):
+        return _attn_out(block.attn, get("z"), get("scores"), left.get(key_ := ("result", layer)), arrived.get(key_))
+    if name in ("resid_pre", "attn_out"):
+        return _read(get("resid_pre"), read) + get("attn_out")
+    if name in ("resid_mid", "mlp_out"):
+        mid = block.ln1(get("resid_mid")) if block.norm == "post" else get("resid_mid")
+        return mid + left["mlp_out", layer] if ("mlp_out", layer) in left else mid
+    if name == "mlp_pre":
+        return block.mlp.act(get("mlp_pre"))
+    if name == "mlp_post":
+        return get("mlp_post") @ block.mlp.W_out + block.mlp.b_out
+    out = block.ln2(get("resid_post")) if block.norm == "post" else get("resid_post")
+    if layer < model.config.n_layers - 1:
+        return out
+    return model.unembed(model.ln_final(out) if model.config.norm == "pre" else out)
+
+
+def _attn_out(attn: Any, z: Tensor, scores: Tensor, after: Tensor | None, before: Tensor | None) -> Tensor:
+    out = einsum(z, attn.W_O, "b dest head d_head, head d_head d_model -> b dest d_model")
+    if after is not None and before is not None:
+        out = out + (after - before).sum(2)
+    empty = (scores == rows.HIDDEN).all(-1).all(1)
+    return out + attn.b_O.masked_fill(empty[..., None], 0.0)
+
+
+def _read(value: Tensor, read: Tensor | None) -> Tensor:
+    return value if read is None else value[torch.arange(len(value), device=value.device)[:, None], read]
+
+
+def check(
+    edits: Sequence[Edit],
+    model: Any,
+    left: dict[Key, Tensor],
+    arrived: dict[Key, Tensor],
+    logits: Tensor,
+    read_at: Callable[[Key], Tensor | None],
+) -> None:
+    """Raises InertIntervention where what was consumed is not what was asked for (the examples kept as witnesses)."""
+    keys = {edit.key: edit.label for edit in edits}
+    for key, label in keys.items():
+        consumer = _consumption(key, set(keys), model)[1]
+        got = logits if consumer is None else arrived[consumer]
+        want = expected(key, model, left, arrived, read_at(consumer or key))
+        if not agree(got, want.to(got.dtype)):
+            name = "the logits" if consumer is None else f"{consumer[0]} of layer {consumer[1]}"
+            raise InertIntervention(
+                f"{label}: the edit of {key[0]} did not reach {name}: what was consumed there is not what was asked for. "
+                "The site is not live in this model, or a hook after it replaces the value"
+            )
+
+
+def agree(got: Tensor, want: Tensor) -> bool:
+    """Equal within rounding: the dtype's tolerance × the largest value; infinities must stand in the same places."""
+    if got.shape != want.shape or not torch.equal(got.isinf(), want.isinf()):
+        return False
+    one, other = got.masked_fill(got.isinf(), 0).double(), want.masked_fill(want.isinf(), 0).double()
+    scale = max(float(other.abs().max()), 1.0) if other.numel() else 1.0
+    return bool(((one - other).abs() <= TOLERANCE[got.dtype] * scale).all())

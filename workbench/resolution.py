@@ -1,0 +1,269 @@
+"""From values to tensors: interventions resolved against a batch and a model into edits of sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from workbench import rows
+from workbench.batch import UNREAD, Batch
+from workbench.interventions import Custom, Edges, Intervention, KeepOnly, Path, Scale, Uniform, Zero
+from workbench.sites import SITES, site
+
+
+class MissingExamples(ValueError):
+    """Some examples have no position or visible edge where an intervention asks for one."""
+
+
+class InertIntervention(RuntimeError):
+    """An intervention did not land: nothing selected, a site that did not fire, or an edit thrown away downstream."""
+
+
+class EmptyRow(ValueError):
+    """An intervention left a row with no visible source, and nobody said what becomes of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """One change of one site's tensor, ready to be made.
+
+    selected: [batch dest source] or [batch pos], what is asked for; None for a custom function of the whole tensor.
+    tensors: what `change` needs besides, each [batch pos ...]; they are narrowed to the examples and positions at hand.
+    change: (target, selected, **tensors) → a new target, on [batch head dest source] or [batch pos (head) width].
+    weights: whether it acts on rows of scores, where idleness is judged by what a row still sees.
+    """
+
+    label: str
+    site: str
+    layer: int | None
+    head: int | None
+    selected: Tensor | None
+    change: Callable[..., Tensor]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    overwrites: bool = False
+
+    @property
+    def key(self) -> tuple[str, int | None]:
+        return self.site, self.layer
+
+    @property
+    def rows(self) -> Tensor:
+        """The rows or positions acted on, [batch pos]."""
+        assert self.selected is not None
+        return self.selected.any(-1) if self.selected.ndim == 3 else self.selected
+
+    def narrowed(self, examples: slice, read: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """What is selected and needed in some examples, at the positions computed ([batch read], or None: at all)."""
+        assert self.selected is not None
+        everything = {"selected": self.selected, **self.tensors}
+        out = {name: _at(value[examples], read) for name, value in everything.items()}
+        return out.pop("selected"), out
+
+    def on(self, tensor: Tensor, examples: slice, read: Tensor | None) -> Tensor:
+        """The whole site's tensor with the change made, in the heads it names."""
+        if self.selected is None:
+            return self.change(tensor)
+        selected, tensors = self.narrowed(examples, read)
+        axis = site(self.site).head_axis
+        if axis is None or self.head is None:
+            return self.change(tensor, selected, **tensors)
+        one = slice(self.head, self.head + 1)
+        if "by_head" in tensors:
+            tensors["by_head"] = tensors["by_head"][:, :, one]
+        before = tensor[:, one] if axis == 1 else tensor[:, :, one]
+        after = self.change(before, selected, **tensors)
+        out = tensor.clone()
+        out[(slice(None),) * axis + (one,)] = after
+        return out
+
+
+def _at(value: Tensor, read: Tensor | None) -> Tensor:
+    if read is None:
+        return value
+    return value[torch.arange(len(value), device=value.device)[:, None], read]
+
+
+# Locations -----------------------------------------------------------------------------------------------------------
+
+
+def site_of(intervention: Intervention) -> tuple[str, int | None]:
+    """The site and layer whose tensor an intervention edits."""
+    where, what = intervention.where, intervention.what
+    if isinstance(what, Custom):
+        return what.site, what.layer
+    if isinstance(what, Path):
+        return what.receiver.part, what.receiver.layer
+    assert where is not None
+    if isinstance(where, Edges):
+        return ("pattern" if what.op in ("zero", "freeze", "patch") else "scores"), where.layer
+    return where.part, where.layer
+
+
+def selection(intervention: Intervention, batch: Batch, visible: Tensor) -> Tensor | None:
+    """What an intervention asks for: edges [batch dest source] that are visible, or positions [batch pos]."""
+    where = intervention.where
+    if isinstance(intervention.what, Path):
+        where = intervention.what.receiver
+    if where is None:
+        return None
+    if isinstance(where, Edges):
+        return batch.edges(where.dest, where.source) & visible
+    return batch.role(where.pos)
+
+
+def missing(interventions: Sequence[Intervention], batch: Batch, visible: Tensor) -> dict[int, str]:
+    """Examples in which some intervention has nothing to act on: example → the reason, with the label."""
+    out: dict[int, str] = {}
+    for one in interventions:
+        places = [selection(one, batch, visible)]
+        if isinstance(one.what, Path):
+            places.append(batch.role(one.where.pos))  # type: ignore[union-attr]
+        for selected in places:
+            if selected is None:
+                continue
+            for example in (~selected.flatten(1).any(1)).nonzero().flatten().tolist():
+                out.setdefault(example, f"{one}: {_reason(one, batch, example)}")
+    return out
+
+
+def _reason(one: Intervention, batch: Batch, example: int) -> str:
+    where = one.where
+    if not isinstance(where, Edges):
+        names = [getattr(where, "pos", None)]
+        if isinstance(one.what, Path):
+            names.append(one.what.receiver.pos)
+        empty = [name for name in names if not batch.role(name)[example].any()]
+        return f"role {empty[0]!r} is empty"
+    for name in (where.dest, where.source):
+        if name in batch.roles and not batch.roles[name][example].any():
+            return f"role {name!r} is empty"
+        if name in batch.relations and not batch.relations[name][example].any():
+            return f"relation {name!r} is empty"
+    return "the mask already hides every edge asked for"
+
+
+def reach(batch: Batch, visible: Tensor, n_layers: int) -> list[Tensor]:
+    """Per layer, the destinations [batch pos] whose vectors can still matter to what is read."""
+    here = batch.labels != UNREAD
+    out = [here]
+    for _ in range(n_layers - 1):
+        here = here | (visible & here[:, :, None]).any(1)
+        out.append(here)
+    return out[::-1]
+
+
+def reaches(edit: Edit, batch: Batch, visible: Tensor, n_layers: int) -> bool:
+    """Whether some selected edge or position can reach what is read, by the masks alone."""
+    if edit.selected is None or edit.layer is None:
+        return True
+    dest = reach(batch, visible, n_layers)[edit.layer]
+    if SITES[edit.site].positions == "source":
+        dest = dest | (visible & dest[:, :, None]).any(1)
+    return bool((edit.rows & dest).any())
+
+
+def undone(edits: Sequence[Edit]) -> str | None:
+    """Why the list contradicts itself: some edit would undo another; None where it does not."""
+    for index, edit in enumerate(edits):
+        for other in edits[:index]:
+            if edit.layer != other.layer or None not in (edit.head, other.head) and edit.head != other.head:
+                continue
+            if edit.selected is None or other.selected is None:
+                continue
+            first, last = (edit, other) if (edit.site, other.site) == ("scores", "pattern") else (other, edit)
+            if last.overwrites and _overlap(first, last):
+                return f"{last.label!r} would undo {first.label!r}; leave one of them out"
+    return None
+
+
+def _overlap(first: Edit, last: Edit) -> bool:
+    assert first.selected is not None and last.selected is not None
+    if first.site == last.site == "scores":
+        if first.label.startswith(("cut", "keep only")):
+            return False
+        if not last.label.startswith("uniform"):
+            return bool((~first.selected | last.selected).all())
+        return bool((first.rows & last.rows).any())
+    if (first.site, last.site) == ("scores", "pattern"):
+        touched = first.selected if first.label.startswith("cut") else first.rows[:, :, None]
+        return bool((touched & last.selected).any())
+    return first.site == last.site and bool((first.selected & last.selected).any())
+
+
+# Edits of rows -------------------------------------------------------------------------------------------------------
+
+
+def edge_edit(one: Intervention, batch: Batch, visible: Tensor, n_heads: int) -> Edit:
+    """The edit of scores or weights that needs no donor."""
+    where, what = one.where, one.what
+    assert isinstance(where, Edges)
+    selected = selection(one, batch, visible)
+    assert selected is not None
+    name, layer = site_of(one)
+    tensors: dict[str, Tensor] = {}
+    if what.op in ("keep_only", "uniform", "shuffle"):
+        tensors["rows"] = batch.role(where.dest) if where.source not in batch.relations else selected.any(-1)
+    if what.op == "shuffle":
+        generator = torch.Generator().manual_seed(what.seed)  # type: ignore[union-attr]
+        order = torch.rand(len(batch), batch.tokens.shape[1], n_heads, batch.tokens.shape[1], generator=generator)
+        tensors["by_head"] = order.to(batch.device)
+    if getattr(what, "empty", None) == "self":
+        tensors["own"] = torch.eye(batch.tokens.shape[1], dtype=torch.bool, device=batch.device).expand_as(selected)
+    return Edit(
+        label=str(one),
+        site=name,
+        layer=layer,
+        head=where.head,
+        selected=selected,
+        change=_row_change(one),
+        tensors=tensors,
+        overwrites=what.op in ("uniform", "zero", "cut", "keep_only"),
+    )
+
+
+def _row_change(one: Intervention) -> Callable[..., Tensor]:
+    what: Any = one.what
+
+    def change(target: Tensor, selected: Tensor, **tensors: Tensor) -> Tensor:
+        chosen = selected[:, None].expand_as(target)
+        acting = tensors["rows"][:, None].expand(target.shape[:-1]) if "rows" in tensors else None
+        if isinstance(what, Zero):
+            return rows.zero(target, chosen)
+        if isinstance(what, Scale):
+            return rows.scale(target, chosen, what.by)
+        if what.op == "shuffle":
+            order = rearrange(tensors["by_head"], "b dest head source -> b head dest source")
+            return rows.shuffle(target, acting, order.to(target.dtype).expand_as(target))
+        if isinstance(what, KeepOnly):
+            out = rows.keep_only(target, chosen, acting)
+        elif isinstance(what, Uniform):
+            out = rows.uniform(target, chosen, acting)
+        else:
+            out = rows.cut(target, chosen)
+        return _settle(one, target, out, tensors.get("own"))
+
+    return change
+
+
+def _settle(one: Intervention, before: Tensor, after: Tensor, own: Tensor | None) -> Tensor:
+    """What becomes of rows that the edit left empty."""
+    emptied = rows.visible(before).any(-1) & ~rows.visible(after).any(-1)
+    if not emptied.any():
+        return after
+    policy = one.what.empty  # type: ignore[union-attr]
+    if policy == "raise":
+        examples = emptied.flatten(1).any(1).nonzero().flatten().tolist()
+        raise EmptyRow(
+            f"{one}: no visible source is left in {int(emptied.sum())} rows of {len(examples)} examples (of those run "
+            f"together: {', '.join(map(str, examples[:8]))}{', ...' if len(examples) > 8 else ''}); say what becomes of "
+            "such a row: empty='no-update' (the head adds nothing there) or empty='self' (the row attends to itself)"
+        )
+    if policy == "self":
+        assert own is not None
+        return rows.attend_to_self(after, emptied, own[:, None].expand_as(after))
+    return after

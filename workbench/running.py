@@ -1,0 +1,239 @@
+"""run() and record(): interventions → hooks → logits, with proof that each edit landed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from workbench.batch import Batch
+from workbench.hooks import Moment, execute, hook_point
+from workbench.interventions import Intervention
+from workbench.preparation import Donors, Positions, check_places, resolve
+from workbench.proof import Key
+from workbench.resolution import Edit, EmptyRow, InertIntervention, MissingExamples, missing, reaches
+from workbench.sites import site
+
+__all__ = ["EmptyRow", "InertIntervention", "MissingExamples", "Recording", "Run", "absent", "record", "run"]
+
+OnMissing = Literal["raise", "skip"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The outcome of `run`.
+
+    logits [batch pos d_vocab], or [batch read d_vocab] with positions="read"; batch: the examples that ran, in order;
+    kept [batch]: their indices in the batch handed in; skipped: example → reason; notes: what a reader must know of edits
+    that landed and could not matter.
+    """
+
+    logits: Tensor
+    batch: Batch
+    kept: Tensor
+    skipped: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Copies of what passed the sites asked for: `recording["pattern", 0]`; `gradients` by the same keys."""
+
+    values: Mapping[Key, Tensor]
+    gradients: Mapping[Key, Tensor]
+    run: Run
+
+    def __getitem__(self, key: str | Key) -> Tensor:
+        full = (key, None) if isinstance(key, str) else key
+        if full not in self.values:
+            raise KeyError(f"{full} was not recorded; there are: {', '.join(map(str, self.values))}")
+        return self.values[full]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.values)
+
+
+def run(
+    model: Any,
+    batch: Batch,
+    interventions: Sequence[Intervention] = (),
+    *,
+    donors: Mapping[str, Batch] | None = None,
+    positions: Positions = "all",
+    on_missing: OnMissing = "raise",
+    chunk_size: int = 4096,
+) -> Run:
+    """Runs a model on a batch with interventions in force, and proves that each landed.
+
+    donors: name → batch for `patch`, `mean`, `resample`, `add`; example i of a donor stands in for example i of the batch.
+    positions: "read" computes only what is read (labels ≠ −100) in the last layer; logits are then [batch read d_vocab].
+    on_missing: an example with an empty role or no visible edge raises `MissingExamples`; "skip" leaves it out and counts it.
+
+    Raises `InertIntervention` where an edit did not land, `EmptyRow` where a row lost its last source, KeyError for unknown
+    roles, sites, layers, heads and donors, ValueError for contradictory lists and logits that are not finite.
+
+    >>> from workbench import Edges, ModelConfig, Transformer, cut
+    >>> model = Transformer(ModelConfig(d_vocab=8, n_ctx=3, d_model=8, n_layers=2, n_heads=1), seed=0)
+    >>> last, first = torch.tensor([[False, False, True]]), torch.tensor([[True, False, False]])
+    >>> batch = Batch(torch.tensor([[4, 7, 4]]), torch.tensor([[-100, -100, 7]]), roles={"last": last, "first": first})
+    >>> run(model, batch, [cut(Edges(layer=1, dest="last", source="first"))]).logits.shape
+    torch.Size([1, 3, 8])
+    """
+    prepared = _prepare(model, batch, interventions, donors, positions, on_missing, chunk_size)
+    return _run(model, prepared, positions, chunk_size, (), "after", None)[0]
+
+
+def record(
+    model: Any,
+    batch: Batch,
+    sites: Sequence[str | tuple[str, int]],
+    interventions: Sequence[Intervention] = (),
+    *,
+    gradients_of: Callable[[Tensor, Batch], Tensor] | None = None,
+    moment: Moment = "after",
+    donors: Mapping[str, Batch] | None = None,
+    on_missing: OnMissing = "raise",
+    chunk_size: int = 4096,
+) -> Recording:
+    """Runs a model with interventions in force and keeps copies of sites, by (site, layer).
+
+    sites: `("pattern", 0)`, or `"pattern"` for every layer. moment: what was consumed "after" the edits, or what stood there
+    "before" them. gradients_of: a metric, (logits, batch) → [batch]; the gradient of its sum at each site is kept as well.
+    Shapes are those of `sites.SITES`; scores at masked positions are −∞.
+
+    Raises KeyError naming near sites for an unknown one, before anything runs; otherwise as `run`.
+    """
+    if isinstance(sites, str):
+        raise TypeError(f"sites come as a list: [{sites!r}], also when there is one")
+    keep = [key for one in sites for key in _keys(model, one)]
+    prepared = _prepare(model, batch, interventions, donors, "all", on_missing, chunk_size)
+    outcome, values, gradients = _run(model, prepared, "all", chunk_size, keep, moment, gradients_of)
+    return Recording({key: values[key] for key in keep}, gradients, outcome)
+
+
+def _keys(model: Any, one: str | tuple[str, int]) -> list[Key]:
+    if isinstance(one, tuple):
+        hook_point(model, *one)
+        return [one]
+    layers: list[int | None] = list(range(model.config.n_layers)) if site(one).layered else [None]
+    for layer in layers:
+        hook_point(model, one, layer)
+    return [(one, layer) for layer in layers]
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    batch: Batch
+    kept: Tensor
+    skipped: dict[int, str]
+    edits: list[Edit]
+    notes: list[str]
+
+
+def absent(model: Any, batch: Batch, interventions: Sequence[Intervention]) -> dict[int, str]:
+    """Examples in which some intervention has nothing to act on: example → reason."""
+    check_places(model, interventions)
+    batch = batch.to(_device(model))
+    return missing(interventions, batch, model.visible(batch.tokens, batch.valid))
+
+
+def _prepare(
+    model: Any,
+    batch: Batch,
+    interventions: Sequence[Intervention],
+    donors: Mapping[str, Batch] | None,
+    positions: Positions,
+    on_missing: OnMissing,
+    chunk_size: int,
+) -> _Prepared:
+    _check_arguments(model, batch, positions, on_missing)
+    skipped = absent(model, batch, interventions)
+    batch = batch.to(_device(model))
+    named = {name: donor.to(_device(model)) for name, donor in (donors or {}).items()}
+    kept = torch.tensor([i for i in range(len(batch)) if i not in skipped], dtype=torch.long, device=batch.device)
+    if skipped:
+        if on_missing == "raise":
+            raise MissingExamples(_say_missing(skipped, len(batch)))
+        if not len(kept):
+            raise MissingExamples(f"no example is left: {_say_missing(skipped, len(batch))}")
+        whole, batch = batch, batch.select(kept)
+        named = {name: donor.select(kept) if len(donor) == len(whole) else donor for name, donor in named.items()}
+    visible = model.visible(batch.tokens, batch.valid)
+    edits = resolve(model, batch, interventions, visible, Donors(model, batch, named, positions, chunk_size))
+    notes = [
+        f"{edit.label}: cannot reach what is read; its effect is 0 by construction"
+        for edit in edits
+        if not reaches(edit, batch, visible, model.config.n_layers)
+    ]
+    return _Prepared(batch, kept, skipped, edits, notes)
+
+
+def _run(
+    model: Any,
+    prepared: _Prepared,
+    positions: Positions,
+    chunk_size: int,
+    keep: Sequence[Key],
+    moment: Moment,
+    objective: Callable[[Tensor, Batch], Tensor] | None,
+) -> tuple[Run, dict[Key, Tensor], dict[Key, Tensor]]:
+    batch = prepared.batch
+    out = execute(
+        model,
+        batch,
+        prepared.edits,
+        read=batch.read_positions() if positions == "read" else None,
+        keep=keep,
+        moment=moment,
+        objective=objective,
+        chunk_size=chunk_size,
+    )
+    _check_finite(out.logits)
+    idle = [
+        f"{edit.label}: landed and changed nothing; every value it asked for was there already"
+        for edit, nothing in zip(prepared.edits, out.idle, strict=True)
+        if nothing
+    ]
+    outcome = Run(out.logits, batch, prepared.kept, prepared.skipped, tuple(prepared.notes + idle))
+    return outcome, out.kept, out.gradients
+
+
+def _device(model: Any) -> torch.device:
+    return next(model.parameters()).device
+
+
+def _check_arguments(model: Any, batch: Batch, positions: str, on_missing: str) -> None:
+    if not all(hasattr(model, name) for name in ("config", "visible", "hook_dict")):
+        raise TypeError(f"{type(model).__name__} is no model of this workbench; build one with Transformer(config, seed)")
+    if positions not in ("all", "read"):
+        raise ValueError(f"positions={positions!r}; there are: 'all', 'read'")
+    if on_missing not in ("raise", "skip"):
+        raise ValueError(f"on_missing={on_missing!r}; there are: 'raise', 'skip'")
+    if not len(batch):
+        raise ValueError("the batch has no examples")
+    top = int(batch.tokens.max())
+    if top >= model.config.d_vocab or int(batch.tokens.min()) < 0:
+        raise ValueError(f"token {top} does not fit this model, whose tokens are 0 to {model.config.d_vocab - 1}")
+
+
+def _check_finite(logits: Tensor) -> None:
+    if not bool(torch.isfinite(logits).all()):
+        examples = (~torch.isfinite(logits)).flatten(1).any(1).nonzero().flatten().tolist()
+        raise ValueError(
+            f"logits are not finite in {len(examples)} of {len(logits)} examples ({', '.join(map(str, examples[:8]))}): "
+            "the weights or an edit hold NaN or infinity"
+        )
+
+
+def _say_missing(skipped: Mapping[int, str], n: int) -> str:
+    reasons: dict[str, list[int]] = {}
+    for example, reason in skipped.items():
+        reasons.setdefault(reason, []).append(example)
+    said = "; ".join(
+        f"{reason} in {len(examples)} of {n} examples ({', '.join(map(str, examples[:8]))}{', ...' if len(examples) > 8 else ''})"
+        for reason, examples in reasons.items()
+    )
+    return f"{said}. Leave these examples out, or say on_missing='skip' to drop them from every condition and count them"
