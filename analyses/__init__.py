@@ -1,0 +1,1 @@
+"""Analyses: one question a file, each writes a report."""

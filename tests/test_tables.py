@@ -1,0 +1,140 @@
+"""Tables as text."""
+
+import csv
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.tables import percent, to_csv, to_latex, to_markdown
+
+FORMATS = [to_markdown, to_csv, to_latex]
+TABLE = pd.DataFrame({"label": pd.Categorical(["0.10", "cut L1H0 last←answer"]), "share": [2 / 3, np.nan], "n": [3, 4]})
+
+
+def test_markdown_is_a_github_table_with_numbers_to_the_right():
+    assert to_markdown(TABLE).splitlines() == [
+        "| label | share | n |",
+        "| --- | ---: | ---: |",
+        "| 0.10 | 0.666667 | 3 |",
+        "| cut L1H0 last←answer |  | 4 |",
+    ]
+
+
+def test_csv_ends_every_line_in_a_line_feed():
+    assert to_csv(TABLE) == "label,share,n\n0.10,0.666667,3\ncut L1H0 last←answer,,4\n"
+
+
+def test_latex_is_a_booktabs_tabular():
+    assert to_latex(TABLE).splitlines() == [
+        r"\begin{tabular}{lrr}",
+        r"\toprule",
+        r"label & share & n \\",
+        r"\midrule",
+        r"0.10 & 0.666667 & 3 \\",
+        r"cut L1H0 last$\leftarrow$answer &  & 4 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_label_that_looks_like_a_number_stays_as_it_is(form):
+    text = form(pd.DataFrame({"margin": ["0.10", "1e3", "007"]}))
+    assert all(label in text for label in ("0.10", "1e3", "007"))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.1 + 0.2, "0.3"),
+        (1.0, "1"),
+        (-0.0, "0"),
+        (1e-7, "1e-07"),
+        (123456789.0, "1.23457e+08"),
+        (np.float32(0.1), "0.1"),
+    ],
+)
+def test_floats_have_six_significant_digits(form, value, text):
+    assert form(pd.DataFrame({"x": [value]})) == form(pd.DataFrame({"x": [text]})).replace(
+        "| --- |", "| ---: |"
+    ).replace("{l}", "{r}")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
+def test_missing_values_are_empty_cells(form, missing):
+    text = form(pd.DataFrame({"a": ["x"], "b": [missing], "c": ["y"]}))
+    assert not any(word in text for word in ("None", "nan", "NaN", "NA"))
+
+
+def test_whole_numbers_stay_whole_beside_missing_ones():
+    assert to_csv(pd.DataFrame({"n": pd.array([4000, None], dtype="Int64")})) == 'n\n4000\n""\n'
+
+
+def test_markdown_escapes_what_would_be_markup():
+    text = to_markdown(pd.DataFrame({"n_models": ["a|b", "back\\slash", "*bold* `code`", "two\nlines", "100%"]}))
+    assert text.splitlines()[0] == r"| n\_models |"
+    assert text.splitlines()[2:] == [
+        r"| a\|b |",
+        r"| back\\slash |",
+        r"| \*bold\* \`code\` |",
+        "| two<br>lines |",
+        "| 100% |",
+    ]
+
+
+def test_latex_escapes_what_would_be_a_command():
+    text = to_latex(pd.DataFrame({"n_models": ["50% & \\more", "a|b~c^d", "{#$}"]}))
+    assert r"n\_models \\" in text
+    assert r"50\% \& \textbackslash{}more \\" in text
+    assert r"a\textbar{}b\textasciitilde{}c\textasciicircum{}d \\" in text
+    assert r"\{\#\$\} \\" in text
+
+
+words = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=12)
+
+
+@given(st.lists(words, min_size=1, max_size=5))
+def test_csv_reads_back_as_it_was_written(labels):
+    text = to_csv(pd.DataFrame({"label": labels, "n": range(len(labels))}))
+    assert [row[0] for row in csv.reader(io.StringIO(text, newline=""))] == ["label", *labels]
+
+
+@given(st.lists(words, min_size=1, max_size=5))
+def test_no_label_breaks_a_markdown_row(labels):
+    lines = to_markdown(pd.DataFrame({"label": labels})).split("\n")
+    assert len(lines) == len(labels) + 2
+    assert all(line.replace("\\\\", "").replace("\\|", "").count("|") == 2 for line in lines)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_index_is_never_printed(form):
+    one = pd.DataFrame({"x": [1, 2]}, index=["left", "right"])
+    assert form(one) == form(one.reset_index(drop=True))
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (1, "100%"),
+        (0, "0%"),
+        (0.356, "35.6%"),
+        (0.125, "12.5%"),
+        (0.34375, "34.4%"),
+        (-0.87, "-87.0%"),
+        (float("nan"), ""),
+    ],
+)
+def test_percent(share, text):
+    assert percent(share) == text
+
+
+@given(st.floats(1e-6, 1 - 1e-6))
+def test_percent_never_rounds_to_all_or_nothing(share):
+    assert 0 < float(percent(share).removesuffix("%")) < 100
+    assert float(percent(share).removesuffix("%")) == pytest.approx(100 * share, abs=0.05)

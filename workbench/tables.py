@@ -1,0 +1,113 @@
+"""Tables as text: Markdown, CSV and LaTeX. The frame's index is never printed; `report.write_report` writes files.
+
+In every format text stays as it is (a label "0.10" is printed 0.10), whole numbers are printed whole, floats with six
+significant digits and no trailing zeros, and missing values as an empty cell.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from typing import Any
+
+import pandas as pd
+
+__all__ = ["percent", "to_csv", "to_latex", "to_markdown"]
+
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~$&])")
+_LATEX = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
+    "←": r"$\leftarrow$", "→": r"$\rightarrow$", "×": r"$\times$", "−": r"$-$", "·": r"$\cdot$",
+    "≤": r"$\leq$", "≥": r"$\geq$",
+    **{mark: "\\" + mark for mark in "&%$#_{}"},
+}  # fmt: skip
+
+
+def percent(x: float) -> str:
+    """A share as a percentage with one decimal; more decimals where one would round it to 0% or 100%; NaN is "".
+
+    >>> [percent(x) for x in (1, 0.356, 0.99975, 0.0004, 0)]
+    ['100%', '35.6%', '99.98%', '0.04%', '0%']
+    """
+    if pd.isna(x):
+        return ""
+    if x in (-1, 0, 1):
+        return f"{100 * int(x)}%"
+    for decimals in range(1, 12):
+        text = f"{100 * x:.{decimals}f}"
+        if float(text) not in (-100, 0, 100):
+            break
+    return f"{text}%"
+
+
+def to_markdown(frame: pd.DataFrame) -> str:
+    """A GitHub table; numeric columns are aligned right. What Markdown would read as markup is escaped.
+
+    >>> print(to_markdown(pd.DataFrame({"condition": ["a|b"], "accuracy": [0.5]})))
+    | condition | accuracy |
+    | --- | ---: |
+    | a\\|b | 0.5 |
+    """
+    rule = ["---:" if numeric else "---" for numeric in _numeric(frame)]
+    lines = [[_markdown(str(column)) for column in frame.columns], rule]
+    lines += [[_markdown(cell) for cell in row] for row in _rows(frame)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def to_csv(frame: pd.DataFrame) -> str:
+    """Comma-separated text, every line ending in a line feed, quoted only where needed.
+
+    >>> to_csv(pd.DataFrame({"label": ["0.10", "a,b"], "share": [0.1, 2 / 3]}))
+    'label,share\\n0.10,0.1\\n"a,b",0.666667\\n'
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(str, frame.columns))
+    writer.writerows(_rows(frame))
+    return text.getvalue()
+
+
+def to_latex(frame: pd.DataFrame) -> str:
+    """A `tabular` for the booktabs package; numeric columns are aligned right.
+
+    >>> print(to_latex(pd.DataFrame({"condition": ["a_b"], "accuracy": [0.5]})))
+    \\begin{tabular}{lr}
+    \\toprule
+    condition & accuracy \\\\
+    \\midrule
+    a\\_b & 0.5 \\\\
+    \\bottomrule
+    \\end{tabular}
+    """
+    columns = "".join("r" if numeric else "l" for numeric in _numeric(frame))
+    lines = [[_latex(cell) for cell in row] for row in [list(map(str, frame.columns)), *_rows(frame)]]
+    header, *body = [" & ".join(line) + r" \\" for line in lines]
+    rows = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *body, r"\bottomrule"]
+    return "\n".join([*rows, r"\end{tabular}"])
+
+
+def _numeric(frame: pd.DataFrame) -> list[bool]:
+    kinds = [column.dtype for _, column in frame.items()]
+    return [pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind) for kind in kinds]
+
+
+def _rows(frame: pd.DataFrame) -> list[list[str]]:
+    columns = [[_text(value) for value in column] for _, column in frame.items()]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _text(value: Any) -> str:
+    if pd.isna(value):
+        return ""
+    # Adding 0.0 turns −0 into 0.
+    return f"{float(value) + 0.0:.6g}" if pd.api.types.is_float(value) else str(value)
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"\r\n|\r|\n", "<br>", _MARKDOWN.sub(r"\\\1", text))
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(mark, mark) for mark in " ".join(text.splitlines()))
