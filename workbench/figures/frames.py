@@ -1,0 +1,22 @@
+"""What the frames that are drawn must hold."""
+
+import pandas as pd
+
+
+def check_rows(frame: pd.DataFrame, name: str, needed: list[str], key: list[str]) -> None:
+    """Raises ValueError where the frame lacks a column, has no row, or has two rows of one key."""
+    if missing := [column for column in needed if column not in frame]:
+        raise ValueError(f"{name} lacks the columns {missing}; it has {list(frame.columns)}")
+    if frame.empty:
+        raise ValueError(f"{name} has no rows; give one row for each {', '.join(key)}")
+    if frame.duplicated(key).any():
+        again = frame.loc[frame.duplicated(key), key].iloc[0].to_dict()
+        raise ValueError(f"{name} gives {again} twice; give one row for each {', '.join(key)}")
+
+
+def check_shares(values: pd.Series, name: str) -> None:
+    """Raises ValueError where a value that was measured lies outside 0..1."""
+    known = values.dropna()
+    if not known.between(0, 1).all():
+        worst = known[~known.between(0, 1)].iloc[0]
+        raise ValueError(f"{name} holds {worst:.4g}, outside 0..1; give shares, not percentages")
