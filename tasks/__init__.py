@@ -1,0 +1,1 @@
+"""Tasks: data and roles only, one task a file."""

@@ -1,0 +1,23 @@
+"""What holds in every test: one thread, no network, no screen, and the same examples again wherever CI is set."""
+
+import os
+import sys
+
+import pytest
+from hypothesis import settings
+
+# Set before torch, tokenizers or matplotlib are imported by anyone, so that no test has to import them for it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+settings.register_profile("workbench", deadline=None)
+settings.register_profile("workbench-ci", deadline=None, derandomize=True)
+settings.load_profile("workbench-ci" if os.environ.get("CI") else "workbench")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Torch on one thread, where it has been imported at all: tests share the cores, and sums keep their order."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)

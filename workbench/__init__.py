@@ -1,0 +1,86 @@
+"""An instrument for one habit: say what a weight is evidence of, then test the rest.
+
+The public names are listed here and loaded when first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+PUBLIC = {
+    "Batch": "batch",
+    "Edges": "interventions",
+    "Heads": "interventions",
+    "Stream": "interventions",
+    "Intervention": "interventions",
+    "cut": "interventions",
+    "keep_only": "interventions",
+    "uniform": "interventions",
+    "shuffle": "interventions",
+    "scale": "interventions",
+    "zero": "interventions",
+    "mean": "interventions",
+    "resample": "interventions",
+    "patch": "interventions",
+    "add": "interventions",
+    "freeze": "interventions",
+    "path": "interventions",
+    "custom": "interventions",
+    "top_source": "roles",
+    "control_of": "roles",
+    "run": "running",
+    "record": "running",
+    "derive": "patterns",
+    "pattern_table": "patterns",
+    "EmptyRow": "running",
+    "InertIntervention": "running",
+    "MissingExamples": "running",
+    "edge_weights": "patterns",
+    "ModelConfig": "models.config",
+    "Transformer": "models.transformer",
+    "Recipe": "training",
+    "train": "training",
+    "train_many": "training",
+    "load": "checkpoints",
+    "save": "checkpoints",
+    "KEYS": "results",
+    "summary": "results",
+    "contrast": "results",
+    "paired_tests": "results",
+    "Claim": "study",
+    "judge": "study",
+    "together": "study",
+    "Study": "study",
+    "Donor": "study",
+    "joined": "executors",
+    "run_study": "executors",
+}
+"""Each public name and the module of this package that defines it. Metrics stay in `workbench.metrics`."""
+
+__all__ = [*PUBLIC, "__version__"]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
+    if name not in PUBLIC:
+        from workbench.nearest import nearest
+
+        raise AttributeError(f"workbench has no public name {name!r}. {nearest(name, PUBLIC)}")
+    value = getattr(importlib.import_module(f"workbench.{PUBLIC[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("attention-workbench")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"

@@ -1,0 +1,151 @@
+"""The command line: wiring only. What is heavy is imported inside the command that needs it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from workbench.catalogue import entries
+from workbench.catalogue import load as load_entry
+
+INTERRUPTED = 130
+REFUSED = 2
+
+TaskName = Annotated[str, typer.Argument(help="A task, as `workbench tasks` lists them.")]
+AnalysisName = Annotated[str, typer.Argument(help="An analysis, as `workbench analyses` lists them.")]
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Say what an attention weight is evidence of, then test the rest.",
+    epilog="Set WORKBENCH_TRACEBACK=1 to see where an error was raised.",
+)
+
+
+def main() -> None:
+    """The console script. Exit codes: 0 done, 1 a defect (with its traceback), 2 refused, 130 stopped by Ctrl-C."""
+    app()
+
+
+def _plainly(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with its refusals told in one paragraph on stderr."""
+
+    @functools.wraps(command)
+    def told(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except KeyboardInterrupt:
+            typer.echo("workbench: stopped by Ctrl-C", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            from workbench.faults import paragraph
+
+            text = None if os.environ.get("WORKBENCH_TRACEBACK") else paragraph(error)
+            if text is None:
+                raise
+            typer.echo(f"workbench: {text}", err=True)
+            raise typer.Exit(REFUSED) from None
+
+    return told
+
+
+@app.command()
+@_plainly
+def reproduce(
+    name: AnalysisName,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Models of each kind.  [default: the analysis' own]")] = None,
+    out: Annotated[Path, typer.Option(help="The report is written to OUT/NAME.")] = Path("reports"),
+    quick: Annotated[bool, typer.Option("--quick", help="Small and fast: shows that it runs, no more.")] = False,
+) -> None:
+    """Run an analysis from nothing and write its report: tables, figures, verdicts."""
+    analysis = load_entry("analysis", name)
+    folder = analysis(out=out, seeds=seeds, quick=quick, progress=_progress())
+    typer.echo(f"report: {folder}")
+
+
+@app.command()
+@_plainly
+def tasks() -> None:
+    """List the installed tasks."""
+    _list("task")
+
+
+@app.command()
+@_plainly
+def analyses() -> None:
+    """List the installed analyses."""
+    _list("analysis")
+
+
+@app.command()
+@_plainly
+def train(
+    task: TaskName,
+    seed: Annotated[list[int] | None, typer.Option(help="Model seed; give it again for more.  [default: 0]")] = None,
+    layers: Annotated[int, typer.Option(min=1, help="Layers.")] = 2,
+    heads: Annotated[int, typer.Option(min=1, help="Heads of each layer.")] = 1,
+    width: Annotated[int, typer.Option(min=1, help="Width of the residual stream.")] = 32,
+    norm: Annotated[str, typer.Option(help="Where LayerNorm stands: post, pre or none.")] = "post",
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps.  [default: the recipe's own]")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    home: Annotated[Path | None, typer.Option(help="Where checkpoints lie.  [default: the workbench's own]")] = None,
+) -> None:
+    """Train one model per seed, or find the same model trained before, and print where its checkpoint is."""
+    made = load_entry("task", task)()
+    from workbench.models.config import ModelConfig
+    from workbench.training import Recipe, train_many
+
+    shape = {"n_layers": layers, "n_heads": heads, "d_model": width, "norm": norm}
+    config = ModelConfig.model_validate({"d_vocab": len(made.vocabulary), "n_ctx": made.length, **shape})
+    recipe = Recipe() if steps is None else Recipe(steps=steps)
+    seeds = list(dict.fromkeys(seed or [0]))
+    trained = train_many(made, config, recipe, seeds, device=device, home=home, progress=_progress())
+    for model in trained:
+        last = model.curve[-1]
+        typer.echo(
+            f"seed {model.seed}  step {last['step']}  loss {last['loss']:.4f}  "
+            f"accuracy {last['accuracy']:.3f}  {model.folder}"
+        )
+
+
+@app.command()
+@_plainly
+def show(
+    task: TaskName,
+    tokens: Annotated[str, typer.Option(help='One example in the task\'s words, as "c 5 a 2 f 7 b 0 a".')],
+    checkpoint: Annotated[Path | None, typer.Option(help="A checkpoint's folder.  [default: the task's]")] = None,
+    out: Annotated[Path | None, typer.Option(help=".svg, .png or .pdf.  [default: TASK-patterns.svg]")] = None,
+) -> None:
+    """Say what a model predicts for one example, and draw every head's attention pattern."""
+    made = load_entry("task", task)()
+    from workbench.show import show as show_example
+
+    file = out or Path(f"{task}-patterns.svg")
+    typer.echo(show_example(made, tokens, file, checkpoint).text)
+    typer.echo(f"patterns: {file}")
+
+
+def _list(kind: str) -> None:
+    found = entries(kind)
+    if not found:
+        typer.echo(f"no {kind} is installed", err=True)
+    width = max((len(entry.name) for entry in found), default=0)
+    for entry in found:
+        about = f"cannot be used: {entry.fault}" if entry.fault else entry.line
+        typer.echo(f"{entry.name:<{width}}  {entry.target}  {about}".rstrip())
+
+
+def _progress() -> bool:
+    return sys.stderr.isatty()
+
+
+if __name__ == "__main__":
+    main()
