@@ -1,0 +1,70 @@
+"""Metrics: (logits, batch) → one value per example, in float32 or better.
+
+`logits` are [batch pos d_vocab], or [batch read d_vocab] as `run(..., positions="read")` gives them. Each metric is the
+mean over the positions that are read in an example (labels ≠ −100); an example with none raises.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from workbench.batch import UNREAD, Batch
+
+
+def accuracy(logits: Tensor, batch: Batch) -> Tensor:
+    """1 where the largest logit is the label's, else 0; ties are wrong. Unit: fraction of the example's read
+    positions."""
+    rows, labels, read = _at_labels(logits, batch)
+    asked = rows.gather(-1, labels[..., None])
+    rivals = rows.scatter(-1, labels[..., None], -torch.inf).amax(-1, keepdim=True)
+    return _mean((asked > rivals)[..., 0].to(rows.dtype), read)
+
+
+def log_prob(logits: Tensor, batch: Batch) -> Tensor:
+    """log softmax(logits)[label]. Unit: nats."""
+    rows, labels, read = _at_labels(logits, batch)
+    return _mean(torch.log_softmax(rows, -1).gather(-1, labels[..., None])[..., 0], read)
+
+
+def loss(logits: Tensor, batch: Batch) -> Tensor:
+    """Cross-entropy, −log softmax(logits)[label]. Unit: nats."""
+    return -log_prob(logits, batch)
+
+
+def logit_margin(logits: Tensor, batch: Batch) -> Tensor:
+    """The label's logit less the largest other logit. Unit: logits."""
+    rows, labels, read = _at_labels(logits, batch)
+    rivals = rows.scatter(-1, labels[..., None], -torch.inf).amax(-1)
+    return _mean(rows.gather(-1, labels[..., None])[..., 0] - rivals, read)
+
+
+METRICS = {"accuracy": accuracy, "log_prob": log_prob, "loss": loss, "logit_margin": logit_margin}
+
+
+def _at_labels(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits [batch read d_vocab], labels and a mask [batch read] at the positions read."""
+    index = batch.read_positions()
+    labels = batch.labels.gather(1, index)
+    if logits.shape[:2] == batch.tokens.shape:
+        rows = logits.gather(1, index[..., None].expand(-1, -1, logits.shape[-1]))
+    elif logits.shape[:2] == index.shape:
+        rows = logits
+    else:
+        raise ValueError(
+            f"logits {list(logits.shape)} belong to another batch: this one has {list(batch.tokens.shape)} positions, "
+            f"of which {index.shape[1]} are read"
+        )
+    rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+    # A row with fewer reads than the longest repeats its first in the index: count each position once.
+    first = torch.arange(index.shape[1], device=index.device)[None, :] == 0
+    repeated = (index == index[:, :1]) & ~first
+    read = (labels != UNREAD) & ~repeated
+    if not read.any(1).all():
+        empty = (~read.any(1)).nonzero().flatten().tolist()
+        raise ValueError(f"nothing is read in examples {empty[:8]}: every label is -100")
+    return rows, labels.clamp_min(0), read
+
+
+def _mean(values: Tensor, read: Tensor) -> Tensor:
+    return (values.masked_fill(~read, 0.0)).sum(1) / read.sum(1)

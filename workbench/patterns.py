@@ -1,0 +1,121 @@
+"""What the recorded weights say: relations derived from them, and mean weights from role to role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import pandas as pd
+from einops import einsum
+from torch import Tensor
+
+from workbench.batch import Batch
+from workbench.interventions import Edges
+from workbench.nearest import nearest
+from workbench.resolution import MissingExamples
+from workbench.roles import Control, TopSource, control_relation, top_relation
+from workbench.running import record
+
+
+def derive(model: Any, batch: Batch, derived: Mapping[str, TopSource | Control]) -> Batch:
+    """The batch with more relations, computed from this model's clean run, in order; a control may name an earlier one.
+
+    Raises ValueError where a head must be named, KeyError for a control of a relation that is not there, and
+    MissingExamples where a control finds no other source of the same class in any row of an example.
+    """
+    device = next(model.parameters()).device
+    batch = batch.to(device)
+    visible = model.visible(batch.tokens, batch.valid)
+    for name, one in derived.items():
+        if isinstance(one, TopSource):
+            relation = top_relation(_pattern(model, batch, one), batch.role(one.dest), visible)
+        else:
+            relation = _control(name, one, batch, visible)
+        batch = batch.with_relations(**{name: relation})
+    return batch
+
+
+def _pattern(model: Any, batch: Batch, one: TopSource) -> Tensor:
+    heads = model.config.n_heads
+    if one.head is None and heads > 1:
+        raise ValueError(f"{one}: this model has {heads} heads; say which, as top_source(layer, head, dest)")
+    if (one.head or 0) >= heads:
+        raise KeyError(f"{one}: no head {one.head}; this model has heads 0 to {heads - 1}")
+    return record(model, batch, [("pattern", one.layer)])["pattern", one.layer][:, one.head or 0]
+
+
+def _control(name: str, one: Control, batch: Batch, visible: Tensor) -> Tensor:
+    if one.of not in batch.relations:
+        raise KeyError(
+            f"{name!r} is the control of {one.of!r}, which is no relation. {nearest(one.of, sorted(batch.relations))}"
+        )
+    if batch.classes is None:
+        raise ValueError(f"{name!r}: a control is drawn within a token class, and this batch has no classes")
+    relation = batch.relations[one.of]
+    drawn = control_relation(relation, visible, batch.classes, one.seed)
+    lost = relation.flatten(1).any(1) & ~drawn.flatten(1).any(1)
+    if lost.any():
+        examples = lost.nonzero().flatten().tolist()
+        raise MissingExamples(
+            f"{name!r}: no other visible source of the same token class in {len(examples)} examples "
+            f"({', '.join(map(str, examples[:8]))}); choose another control for {one.of!r}"
+        )
+    return drawn
+
+
+def edge_weights(model: Any, batch: Batch, edges: Mapping[str, Edges]) -> dict[str, Tensor]:
+    """The mean recorded weight of each set of edges, per example: name → [batch], NaN where the example has none.
+
+    Only visible edges count. With `head=None` the mean is over heads as well. One clean run serves all.
+    """
+    batch = batch.to(next(model.parameters()).device)
+    layers = sorted({one.layer for one in edges.values()})
+    recording = record(model, batch, [("pattern", layer) for layer in layers])
+    visible = model.visible(batch.tokens, batch.valid)
+    out = {}
+    for name, one in edges.items():
+        mask = batch.edges(one.dest, one.source) & visible
+        pattern = recording["pattern", one.layer].float()
+        weights = pattern.mean(1) if one.head is None else pattern[:, one.head]
+        out[name] = (weights * mask).sum((1, 2)) / mask.sum((1, 2))
+    return out
+
+
+def pattern_table(
+    models: Any | Mapping[str, Any], batch: Batch, pairs: Sequence[tuple[str | None, str]] | None = None
+) -> pd.DataFrame:
+    """Mean recorded weights, a row per model, layer, head and (dest, source).
+
+    models: a model, or label → model. pairs: (dest role, source role or relation); default: every role × role, and
+    every relation. Columns: weight_per_edge, the mean over all visible edges of all examples; mass_per_dest, the mean
+    over all destinations of what they give those sources together; n_edges, n_dests, n_examples (those that have such
+    an edge).
+    """
+    if not isinstance(models, Mapping):
+        models = {"model": models}
+    if pairs is None:
+        pairs = [*product(batch.roles, batch.roles), *((None, name) for name in batch.relations)]
+    rows = [row for label, model in models.items() for row in _rows(label, model, batch, pairs)]
+    return pd.DataFrame(rows)
+
+
+def _rows(label: str, model: Any, batch: Batch, pairs: Sequence[tuple[str | None, str]]) -> list[dict[str, Any]]:
+    batch = batch.to(next(model.parameters()).device)
+    recording = record(model, batch, ["pattern"])
+    visible = model.visible(batch.tokens, batch.valid)
+    rows = []
+    for dest, source in pairs:
+        mask = batch.edges(dest, source) & visible
+        n_edges, n_dests = int(mask.sum()), int(mask.any(-1).sum())
+        for layer in range(model.config.n_layers):
+            mass = einsum(
+                recording["pattern", layer].double(), mask.double(), "b head dest source, b dest source -> head"
+            )
+            for head, total in enumerate(mass.tolist()):
+                row = {"model": label, "layer": layer, "head": head, "dest": dest or "every", "source": source}
+                row["weight_per_edge"] = total / n_edges if n_edges else float("nan")
+                row["mass_per_dest"] = total / n_dests if n_dests else float("nan")
+                row |= {"n_edges": n_edges, "n_dests": n_dests, "n_examples": int(mask.flatten(1).any(1).sum())}
+                rows.append(row)
+    return rows
