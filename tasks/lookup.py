@@ -30,7 +30,7 @@ class Lookup(BaseModel):
         last       .  .  .  .  .  .  .  .  *     the asked letter's second occurrence
         answer     .  .  .  *  .  .  .  .  .     the digit that followed it
         match      .  .  *  .  .  .  .  .  .     its earlier copy
-        other      .  .  .  .  .  *  .  .  .     one of the other digits, drawn by the seed
+        other      .  *  .  .  .  .  .  .  .     one of the other digits, drawn by the seed
         digits     .  *  .  *  .  *  .  *  .
         letters    *  .  *  .  *  .  *  .  .     the letters of the pairs
         previous   . ←0  . ←2  . ←4  . ←6  .     a relation: each digit ← the letter before it
@@ -109,7 +109,7 @@ class Lookup(BaseModel):
         if not (letters == last[:, None]).any():
             raise ValueError(f"{text!r} asks for {words[-1]!r}, which no pair has; end with one of its letters")
         asked = (letters == last[:, None]).int().argmax(1)
-        return self._batch(letters, digits, asked, torch.Generator().manual_seed(derive_seed("other", text)))
+        return self._batch(letters, digits, asked, torch.Generator().manual_seed(derive_seed("other", *words)))
 
     def guessing(self) -> dict[str, float]:
         """Exact accuracy of three guessers that never use the asked letter, by enumeration of the digits drawn.

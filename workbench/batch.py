@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,15 +10,10 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from workbench.nearest import nearest
+
 UNREAD = -100
 """The label of a position at which nothing is read (the index that torch's losses ignore)."""
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """A sentence that lists what there is, the nearest names first where one was misspelt."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    there = ", ".join(known) if known else "none"
-    return f"There are: {there}." + (f" Did you mean {' or '.join(near)}?" if near else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +55,11 @@ class Batch:
         self._check()
 
     def _check(self) -> None:
-        if self.tokens.ndim != 2 or self.tokens.is_floating_point():
+        if self.tokens.ndim != 2 or not _integers(self.tokens):
             raise ValueError(f"tokens must be integers [batch pos]; got {self.tokens.dtype} {list(self.tokens.shape)}")
+        for name, value in {"labels": self.labels, "classes": self.classes}.items():
+            if value is not None and not _integers(value):
+                raise ValueError(f"{name} must be integers [batch pos]; got {value.dtype} {list(value.shape)}")
         rows = {"labels": self.labels, "valid": self.valid}
         rows |= {f"role {name!r}": mask for name, mask in self.roles.items()}
         if self.classes is not None:
@@ -71,7 +68,7 @@ class Batch:
             _same_shape(name, value, self.tokens.shape, self.tokens.device)
         for name, mask in self.relations.items():
             _same_shape(f"relation {name!r}", mask, (*self.tokens.shape, self.tokens.shape[1]), self.tokens.device)
-        for name, mask in {"valid": self.valid, **self.roles, **self.relations}.items():
+        for name, mask in [("valid", self.valid), *self.roles.items(), *self.relations.items()]:
             if mask.dtype != torch.bool:
                 raise ValueError(f"{name!r} must be a boolean mask; got {mask.dtype}")
         if both := set(self.roles) & set(self.relations):
@@ -91,7 +88,8 @@ class Batch:
         return self.tokens.device
 
     def role(self, name: str | None) -> Tensor:
-        """The mask [batch pos] of a role; `None` is every valid position. Raises KeyError naming the roles there are."""
+        """The mask [batch pos] of a role; `None` is every valid position. Raises KeyError naming the roles there
+        are."""
         if name is None:
             return self.valid
         if name not in self.roles:
@@ -102,7 +100,8 @@ class Batch:
     def edges(self, dest: str | None, source: str | None) -> Tensor:
         """The mask [batch dest source] of the edges that `dest` and `source` name.
 
-        `source` is a role (dest × source, an outer product), or a relation (its edges, restricted to `dest` where given).
+        `source` is a role (dest × source, an outer product), or a relation (its edges, restricted to `dest` where
+        given).
         """
         rows = self.role(dest)[:, :, None]
         if source is not None and source in self.relations:
@@ -196,6 +195,10 @@ class Batch:
             for name, cells in rows.items()
         )
         return "\n".join(lines)
+
+
+def _integers(value: Tensor) -> bool:
+    return not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
 
 
 def _same_shape(name: str, value: Tensor, shape: tuple[int, ...], device: torch.device) -> None:

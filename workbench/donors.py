@@ -31,7 +31,8 @@ def partners(mask: Tensor, donor_mask: Tensor, label: str) -> Tensor:
     if unequal.any():
         examples = unequal.nonzero().flatten().tolist()
         raise ValueError(
-            f"{label}: the role has another number of positions in the donor, in {len(examples)} of {len(mask)} examples "
+            f"{label}: the role has another number of positions in the donor, in {len(examples)} of "
+            f"{len(mask)} examples "
             f"({', '.join(map(str, examples[:8]))}); choose a donor whose roles have equal sizes, or align='position'"
         )
     order = torch.argsort((~donor_mask).to(torch.int8), dim=1, stable=True)
@@ -52,7 +53,8 @@ def check_sizes(batch: Batch, donor: Batch, label: str) -> None:
     """Patches go example by example and position by position. Raises ValueError where the shapes differ."""
     if donor.tokens.shape != batch.tokens.shape:
         raise ValueError(
-            f"{label}: the donor batch is {list(donor.tokens.shape)} [batch pos], the batch {list(batch.tokens.shape)}; "
+            f"{label}: the donor batch is {list(donor.tokens.shape)} [batch pos], the batch "
+            f"{list(batch.tokens.shape)}; "
             "the donor's example i stands in for the batch's example i, so both must have the same shape"
         )
 

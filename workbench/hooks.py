@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from workbench import proof, rows
-from workbench.batch import Batch, nearest
+from workbench.batch import Batch
+from workbench.nearest import nearest
 from workbench.proof import Key
 from workbench.resolution import Edit, InertIntervention
 from workbench.sites import site
@@ -55,8 +56,9 @@ def execute(
 ) -> Pass:
     """Runs the model over the batch in chunks, in eval mode, with these edits made and these sites kept.
 
-    `moment`: kept tensors are copies of what was there "before" our edits, or of what was consumed "after" them. With an
-    `objective`, gradients of its sum are taken at the kept sites. Restores the mode and removes its hooks, whatever happens.
+    `moment`: kept tensors are copies of what was there "before" our edits, or of what was consumed "after" them. With
+    an `objective`, gradients of its sum are taken at the kept sites. Restores the mode and removes its hooks, whatever
+    happens.
     """
     for key in [edit.key for edit in edits] + list(keep):
         hook_point(model, *key)
@@ -99,7 +101,9 @@ def _run_chunk(
         logits = model(here.tokens, valid=None if bool(here.valid.all()) else here.valid, read=reading)
     for edit in edits:
         if state.fired.get(edit.key, 0) != 1:
-            raise InertIntervention(f"{edit.label}: the site {edit.site!r} fired {state.fired.get(edit.key, 0)} times, not once")
+            raise InertIntervention(
+                f"{edit.label}: the site {edit.site!r} fired {state.fired.get(edit.key, 0)} times, not once"
+            )
     if edits:
         some = state.witnesses
         proof.check(edits, model, state.left, state.arrived, logits.detach()[some],
@@ -107,8 +111,12 @@ def _run_chunk(
     gradients: dict[Key, Tensor] = {}
     if objective is not None and keep:
         names = list(state.kept)
-        found = torch.autograd.grad(objective(logits, here).sum(), [state.kept[key] for key in names], allow_unused=True)
-        gradients = {key: torch.zeros_like(state.kept[key]) if g is None else g for key, g in zip(names, found, strict=True)}
+        found = torch.autograd.grad(
+            objective(logits, here).sum(), [state.kept[key] for key in names], allow_unused=True
+        )
+        gradients = {
+            key: torch.zeros_like(state.kept[key]) if g is None else g for key, g in zip(names, found, strict=True)
+        }
     return logits.detach(), {key: value.detach() for key, value in state.kept.items()}, gradients
 
 
@@ -185,7 +193,9 @@ def _changed_nothing(edit: Edit, before: Tensor, after: Tensor) -> bool:
 
 def _check_same_kind(edit: Edit, before: Tensor, after: Any) -> None:
     if not isinstance(after, Tensor):
-        raise TypeError(f"{edit.label}: the function at {edit.site!r} returned {type(after).__name__}; it must return a tensor")
+        raise TypeError(
+            f"{edit.label}: the function at {edit.site!r} returned {type(after).__name__}; it must return a tensor"
+        )
     if after.shape != before.shape or after.dtype != before.dtype or after.device != before.device:
         raise ValueError(
             f"{edit.label}: {edit.site!r} expects {list(before.shape)} {before.dtype} on {before.device}; "
@@ -214,7 +224,9 @@ def _installed(model: Any, hooks: dict[Key, Callable[[Tensor], Tensor]]) -> Iter
     try:
         for (name, layer), function in hooks.items():
             point = hook_point(model, name, layer)
-            handles.append(point.register_forward_hook(lambda _module, _inputs, output, function=function: function(output)))
+            handles.append(
+                point.register_forward_hook(lambda _module, _inputs, output, function=function: function(output))
+            )
         yield
     finally:
         for handle in handles:

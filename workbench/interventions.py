@@ -133,7 +133,8 @@ VectorOperation = Annotated[Zero | Mean | Resample | Patch | Add | Scale | Freez
 
 
 class Path(Value):
-    """What `change` does to the sender, seen only by `receiver`; everything else it reaches is held at its clean value."""
+    """What `change` does to the sender, seen only by `receiver`; everything else it reaches is held at its clean
+    value."""
 
     op: Literal["path"] = "path"
     change: VectorOperation
@@ -189,9 +190,8 @@ class Intervention(Value):
             )
         if self.where.type == "edges" and isinstance(self.what, Scale) and self.what.by <= 0:
             raise ValueError(f"an attention weight is scaled by a number above 0, not {self.what.by}; use cut or zero")
-        if self.where.type == "edges" and isinstance(self.what, Cut | KeepOnly | Zero | Scale):
-            if self.where.source is None and not isinstance(self.what, Zero | Cut):
-                raise ValueError(f"{self.what.op!r} of every source changes nothing; name a source")
+        if self.where.type == "edges" and isinstance(self.what, KeepOnly | Scale) and self.where.source is None:
+            raise ValueError(f"{self.what.op!r} of every source changes nothing; name a source")
         if isinstance(self.what, Path):
             self._path_possible(self.what)
         return self
@@ -237,8 +237,8 @@ def _say(what: Any, where: str) -> str:
 def cut(where: Edges, *, empty: Empty = "raise") -> Intervention:
     """The score is set to −∞ before the softmax; the rest of the row renormalises: w'ₖ = wₖ / (1 − w_cut).
 
-    empty: what becomes of a row left with no visible source. "raise" an error; "no-update": the head's z is 0 there (the
-    output bias goes too where every head is empty); "self": the row attends to itself.
+    empty: what becomes of a row left with no visible source. "raise" an error; "no-update": the head's z is 0 there
+    (the output bias goes too where every head is empty); "self": the row attends to itself.
     """
     return Intervention(where=where, what=Cut(empty=empty))
 
@@ -283,7 +283,8 @@ def resample(where: Heads | Stream, *, donor: str, seed: int) -> Intervention:
 
 
 def patch(where: Edges | Heads | Stream, *, donor: str, align: Align) -> Intervention:
-    """The value of the donor batch's example of the same index; align by "role" (k-th position to k-th) or "position"."""
+    """The value of the donor batch's example of the same index; align by "role" (k-th position to k-th) or
+    "position"."""
     return Intervention(where=where, what=Patch(donor=donor, align=align))
 
 
@@ -300,9 +301,9 @@ def freeze(where: Edges | Heads | Stream) -> Intervention:
 def path(operation: Callable[..., Intervention], sender: Heads, receiver: Heads, **arguments: Any) -> Intervention:
     """The change of what one head writes, as one later head's q, k or v reads it, and nothing else.
 
-    `operation` is one of the functions above, `arguments` its keywords: `path(zero, sender, receiver)`. Other heads' z and
-    all MLP outputs in between are held at their clean values, norms are recomputed (path patching: Wang et al. 2022,
-    section 3.1; Goldowsky-Dill et al. 2023).
+    `operation` is one of the functions above, `arguments` its keywords: `path(zero, sender, receiver)`. Other heads'
+    z and all MLP outputs in between are held at their clean values, norms are recomputed (path patching: Wang et al.
+    2022, section 3.1; Goldowsky-Dill et al. 2023).
     """
     change = operation(sender, **arguments).what
     return Intervention(where=sender, what=Path(change=change, receiver=receiver))  # type: ignore[arg-type]

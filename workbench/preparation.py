@@ -1,4 +1,5 @@
-"""Everything between a list of interventions and the edits that a pass makes: donors recorded, contradictions refused."""
+"""Everything between a list of interventions and the edits that a pass makes: donors recorded, contradictions
+refused."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor
 
 from workbench import donors as lining
-from workbench.batch import UNREAD, Batch, nearest
+from workbench.batch import UNREAD, Batch
 from workbench.hooks import execute, hook_point
 from workbench.interventions import Add, Custom, Edges, Freeze, Heads, Intervention, Mean, Patch, Path, Resample, Scale
+from workbench.nearest import nearest
 from workbench.proof import Key
 from workbench.resolution import Edit, InertIntervention, edge_edit, selection, site_of, undone
 from workbench.sites import SITES
@@ -36,14 +38,17 @@ class Donors:
         if name is None:
             return self.batch
         if name not in self.named:
-            raise KeyError(f"{label}: no donor {name!r}; hand it over as donors={{{name!r}: batch}}. {nearest(name, sorted(self.named))}")
+            raise KeyError(
+                f"{label}: no donor {name!r}; hand it over as donors={{{name!r}: batch}}. "
+                f"{nearest(name, sorted(self.named))}"
+            )
         return self.named[name]
 
     def value(self, name: str | None, key: Key, needed: Tensor | None) -> Tensor:
         """A site's clean value in the donor, [batch pos ...] or [batch head dest source], at all positions.
 
-        With positions="read" it is recorded under that setting, so that a patch from the same run changes no bit, unless
-        `needed` [batch pos] names a position that is not computed there.
+        With positions="read" it is recorded under that setting, so that a patch from the same run changes no bit,
+        unless `needed` [batch pos] names a position that is not computed there.
         """
         donor = self.batch if name is None else self.named[name]
         read = self._reading(donor, key, needed)
@@ -74,7 +79,8 @@ def _spread(values: Tensor, read: Tensor, axis: int, n_positions: int) -> Tensor
 
 
 def check_places(model: Any, interventions: Sequence[Intervention]) -> None:
-    """Every layer, head and site exists. Raises KeyError saying what there is, TypeError for what is no intervention."""
+    """Every layer, head and site exists. Raises KeyError saying what there is, TypeError for what is no
+    intervention."""
     if isinstance(interventions, Intervention):
         raise TypeError("interventions come as a list: [cut(...)], also when there is one")
     for one in interventions:
@@ -90,7 +96,9 @@ def check_places(model: Any, interventions: Sequence[Intervention]) -> None:
                 raise KeyError(f"{one}: no head {head}; this model has heads 0 to {model.config.n_heads - 1}")
 
 
-def resolve(model: Any, batch: Batch, interventions: Sequence[Intervention], visible: Tensor, donors: Donors) -> list[Edit]:
+def resolve(
+    model: Any, batch: Batch, interventions: Sequence[Intervention], visible: Tensor, donors: Donors
+) -> list[Edit]:
     """The edits of a list of interventions, in order. Raises ValueError where one would undo another, InertIntervention
     where one selects nothing at all."""
     _check_paths(interventions)
@@ -110,7 +118,8 @@ def _check_paths(interventions: Sequence[Intervention]) -> None:
         for other in interventions:
             if other is not one and (layer := site_of(other)[1]) is not None and layer < one.what.receiver.layer:
                 raise ValueError(
-                    f"{one} is measured against the clean run; {other!s} changes a layer before its receiver. Run them apart"
+                    f"{one} is measured against the clean run; {other!s} changes a layer before its receiver. "
+                    "Run them apart"
                 )
 
 
@@ -141,7 +150,9 @@ def _weights_edit(one: Intervention, batch: Batch, visible: Tensor, donors: Dono
     def change(target: Tensor, selected: Tensor, by_head: Tensor) -> Tensor:
         return torch.where(selected[:, None], by_head.movedim(2, 1), target)
 
-    return Edit(str(one), "pattern", where.layer, where.head, selected, change, {"by_head": line_up(values)}, overwrites=True)
+    return Edit(
+        str(one), "pattern", where.layer, where.head, selected, change, {"by_head": line_up(values)}, overwrites=True
+    )
 
 
 def _needed(selected: Tensor, positions: Tensor, batch: Batch, donors: Donors) -> Tensor:
@@ -160,7 +171,11 @@ def vector_edit(one: Intervention, batch: Batch, donors: Donors) -> Edit:
     place = (str(one), where.part, where.layer, head, selected)
     if isinstance(what, Scale):
         by = what.by
-        return Edit(*place, lambda target, selected: torch.where(_wide(selected, target), target * by, target), overwrites=by == 0)
+        return Edit(
+            *place,
+            lambda target, selected: torch.where(_wide(selected, target), target * by, target),
+            overwrites=by == 0,
+        )
     if not isinstance(what, Mean | Resample | Patch | Add | Freeze):
         return Edit(*place, lambda target, selected: target.masked_fill(_wide(selected, target), 0.0), overwrites=True)
     values = _values(one, selected, batch, donors)
@@ -211,7 +226,9 @@ def _path_edit(one: Intervention, model: Any, batch: Batch, donors: Donors) -> E
     edits = [vector_edit(Intervention(where=sender, what=what.change), batch, clean)]
     for name, layer in held:
         values = clean.value(None, (name, layer), None)
-        edits.append(Edit(f"{one} (holding {name} of layer {layer})", name, layer, None, batch.valid, _put, {"by_head": values}))
+        edits.append(
+            Edit(f"{one} (holding {name} of layer {layer})", name, layer, None, batch.valid, _put, {"by_head": values})
+        )
     key = (to.part, to.layer)
     values = execute(model, batch, edits, keep=[key], chunk_size=donors.chunk_size).kept[key]
     return Edit(str(one), *key, to.head, batch.role(to.pos), _put, {"by_head": values}, overwrites=True)

@@ -69,7 +69,7 @@ def expected(key: Key, model: Any, left: dict[Key, Tensor], arrived: dict[Key, T
     """The consumer of a site, computed from the tensors that left the sites it reads."""
     name, layer = key
     if layer is None:
-        return left["embed", None] + (left["pos_embed", None] if ("pos_embed", None) in left else 0)
+        return left["embed", None] + left.get(("pos_embed", None), torch.zeros(()))
     block = model.blocks[layer]
 
     def get(one: str) -> Tensor:
@@ -127,7 +127,8 @@ def check(
         if not agree(got, want.to(got.dtype)):
             name = "the logits" if consumer is None else f"{consumer[0]} of layer {consumer[1]}"
             raise InertIntervention(
-                f"{label}: the edit of {key[0]} did not reach {name}: what was consumed there is not what was asked for. "
+                f"{label}: the edit of {key[0]} did not reach {name}: what was consumed there is not what was "
+                "asked for. "
                 "The site is not live in this model, or a hook after it replaces the value"
             )
 

@@ -140,9 +140,9 @@ def _reason(one: Intervention, batch: Batch, example: int) -> str:
         empty = [name for name in names if not batch.role(name)[example].any()]
         return f"role {empty[0]!r} is empty"
     for name in (where.dest, where.source):
-        if name in batch.roles and not batch.roles[name][example].any():
+        if name is not None and name in batch.roles and not batch.roles[name][example].any():
             return f"role {name!r} is empty"
-        if name in batch.relations and not batch.relations[name][example].any():
+        if name is not None and name in batch.relations and not batch.relations[name][example].any():
             return f"relation {name!r} is empty"
     return "the mask already hides every edge asked for"
 
@@ -171,7 +171,7 @@ def undone(edits: Sequence[Edit]) -> str | None:
     """Why the list contradicts itself: some edit would undo another; None where it does not."""
     for index, edit in enumerate(edits):
         for other in edits[:index]:
-            if edit.layer != other.layer or None not in (edit.head, other.head) and edit.head != other.head:
+            if edit.layer != other.layer or (None not in (edit.head, other.head) and edit.head != other.head):
                 continue
             if edit.selected is None or other.selected is None:
                 continue
@@ -231,7 +231,7 @@ def _row_change(one: Intervention) -> Callable[..., Tensor]:
 
     def change(target: Tensor, selected: Tensor, **tensors: Tensor) -> Tensor:
         chosen = selected[:, None].expand_as(target)
-        acting = tensors["rows"][:, None].expand(target.shape[:-1]) if "rows" in tensors else None
+        acting = tensors.get("rows", selected.any(-1))[:, None].expand(target.shape[:-1])
         if isinstance(what, Zero):
             return rows.zero(target, chosen)
         if isinstance(what, Scale):
@@ -260,7 +260,8 @@ def _settle(one: Intervention, before: Tensor, after: Tensor, own: Tensor | None
         examples = emptied.flatten(1).any(1).nonzero().flatten().tolist()
         raise EmptyRow(
             f"{one}: no visible source is left in {int(emptied.sum())} rows of {len(examples)} examples (of those run "
-            f"together: {', '.join(map(str, examples[:8]))}{', ...' if len(examples) > 8 else ''}); say what becomes of "
+            f"together: {', '.join(map(str, examples[:8]))}{', ...' if len(examples) > 8 else ''}); say what "
+            "becomes of "
             "such a row: empty='no-update' (the head adds nothing there) or empty='self' (the row attends to itself)"
         )
     if policy == "self":

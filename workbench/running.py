@@ -27,8 +27,8 @@ class Run:
     """The outcome of `run`.
 
     logits [batch pos d_vocab], or [batch read d_vocab] with positions="read"; batch: the examples that ran, in order;
-    kept [batch]: their indices in the batch handed in; skipped: example → reason; notes: what a reader must know of edits
-    that landed and could not matter.
+    kept [batch]: their indices in the batch handed in; skipped: example → reason; notes: what a reader must know of
+    edits that landed and could not matter.
     """
 
     logits: Tensor
@@ -68,12 +68,13 @@ def run(
 ) -> Run:
     """Runs a model on a batch with interventions in force, and proves that each landed.
 
-    donors: name → batch for `patch`, `mean`, `resample`, `add`; example i of a donor stands in for example i of the batch.
-    positions: "read" computes only what is read (labels ≠ −100) in the last layer; logits are then [batch read d_vocab].
-    on_missing: an example with an empty role or no visible edge raises `MissingExamples`; "skip" leaves it out and counts it.
+    donors: name → batch for `patch`, `mean`, `resample`, `add`; example i of a donor stands in for example i of the
+    batch. positions: "read" computes only what is read (labels ≠ −100) in the last layer; logits are then [batch read
+    d_vocab]. on_missing: an example with an empty role or no visible edge raises `MissingExamples`; "skip" leaves it
+    out and counts it.
 
-    Raises `InertIntervention` where an edit did not land, `EmptyRow` where a row lost its last source, KeyError for unknown
-    roles, sites, layers, heads and donors, ValueError for contradictory lists and logits that are not finite.
+    Raises `InertIntervention` where an edit did not land, `EmptyRow` where a row lost its last source, KeyError for
+    unknown roles, sites, layers, heads and donors, ValueError for contradictory lists and logits that are not finite.
 
     >>> from workbench import Edges, ModelConfig, Transformer, cut
     >>> model = Transformer(ModelConfig(d_vocab=8, n_ctx=3, d_model=8, n_layers=2, n_heads=1), seed=0)
@@ -100,9 +101,9 @@ def record(
 ) -> Recording:
     """Runs a model with interventions in force and keeps copies of sites, by (site, layer).
 
-    sites: `("pattern", 0)`, or `"pattern"` for every layer. moment: what was consumed "after" the edits, or what stood there
-    "before" them. gradients_of: a metric, (logits, batch) → [batch]; the gradient of its sum at each site is kept as well.
-    Shapes are those of `sites.SITES`; scores at masked positions are −∞.
+    sites: `("pattern", 0)`, or `"pattern"` for every layer. moment: what was consumed "after" the edits, or what
+    stood there "before" them. gradients_of: a metric, (logits, batch) → [batch]; the gradient of its sum at each site
+    is kept as well. Shapes are those of `sites.SITES`; scores at masked positions are −∞.
 
     Raises KeyError naming near sites for an unknown one, before anything runs; otherwise as `run`.
     """
@@ -207,7 +208,9 @@ def _device(model: Any) -> torch.device:
 
 def _check_arguments(model: Any, batch: Batch, positions: str, on_missing: str) -> None:
     if not all(hasattr(model, name) for name in ("config", "visible", "hook_dict")):
-        raise TypeError(f"{type(model).__name__} is no model of this workbench; build one with Transformer(config, seed)")
+        raise TypeError(
+            f"{type(model).__name__} is no model of this workbench; build one with Transformer(config, seed)"
+        )
     if positions not in ("all", "read"):
         raise ValueError(f"positions={positions!r}; there are: 'all', 'read'")
     if on_missing not in ("raise", "skip"):
@@ -223,7 +226,8 @@ def _check_finite(logits: Tensor) -> None:
     if not bool(torch.isfinite(logits).all()):
         examples = (~torch.isfinite(logits)).flatten(1).any(1).nonzero().flatten().tolist()
         raise ValueError(
-            f"logits are not finite in {len(examples)} of {len(logits)} examples ({', '.join(map(str, examples[:8]))}): "
+            f"logits are not finite in {len(examples)} of {len(logits)} examples "
+            f"({', '.join(map(str, examples[:8]))}): "
             "the weights or an edit hold NaN or infinity"
         )
 
@@ -233,7 +237,10 @@ def _say_missing(skipped: Mapping[int, str], n: int) -> str:
     for example, reason in skipped.items():
         reasons.setdefault(reason, []).append(example)
     said = "; ".join(
-        f"{reason} in {len(examples)} of {n} examples ({', '.join(map(str, examples[:8]))}{', ...' if len(examples) > 8 else ''})"
+        f"{reason} in {len(examples)} of {n} examples "
+        f"({', '.join(map(str, examples[:8]))}{', ...' if len(examples) > 8 else ''})"
         for reason, examples in reasons.items()
     )
-    return f"{said}. Leave these examples out, or say on_missing='skip' to drop them from every condition and count them"
+    return (
+        f"{said}. Leave these examples out, or say on_missing='skip' to drop them from every condition and count them"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from workbench.batch import nearest
+from workbench.nearest import nearest
 
 
 @dataclass(frozen=True)

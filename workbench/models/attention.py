@@ -31,6 +31,20 @@ class Attention(nn.Module):
     out where that holds for every head.
     """
 
+    W_Q: nn.Parameter
+    W_K: nn.Parameter
+    W_V: nn.Parameter
+    b_Q: nn.Parameter
+    b_K: nn.Parameter
+    b_V: nn.Parameter
+    hook_q: HookPoint
+    hook_k: HookPoint
+    hook_v: HookPoint
+    hook_attn_scores: HookPoint
+    hook_pattern: HookPoint
+    hook_z: HookPoint
+    hook_result: HookPoint
+
     def __init__(self, config: ModelConfig):
         super().__init__()
         heads, width, d_head = config.n_heads, config.d_model, config.d_head

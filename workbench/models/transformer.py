@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,12 @@ from transformer_lens.HookedRootModule import HookedRootModule
 from workbench.models.attention import Attention, causal
 from workbench.models.config import ModelConfig
 
-ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu, "tanh": torch.tanh}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
 
 
 class LayerNorm(nn.Module):
@@ -50,6 +56,12 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """One layer. Post-norm: the MLP reads LN1(resid_mid), resid_post = LN1(resid_mid) + mlp_out, LN2 comes after it."""
 
+    hook_resid_pre: HookPoint
+    hook_attn_out: HookPoint
+    hook_resid_mid: HookPoint
+    hook_mlp_out: HookPoint
+    hook_resid_post: HookPoint
+
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.norm = config.norm
@@ -81,11 +93,19 @@ class Block(nn.Module):
 
 
 class Embed(nn.Module):
-    """A table of one vector per token or position."""
+    """A vector per token."""
 
-    def __init__(self, name: str, rows: int, width: int):
+    def __init__(self, config: ModelConfig):
         super().__init__()
-        setattr(self, name, nn.Parameter(torch.empty(rows, width)))
+        self.W_E = nn.Parameter(torch.empty(config.d_vocab, config.d_model))
+
+
+class PosEmbed(nn.Module):
+    """A vector per position."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.W_pos = nn.Parameter(torch.empty(config.n_ctx, config.d_model))
 
 
 class Unembed(nn.Module):
@@ -115,9 +135,9 @@ class Transformer(HookedRootModule):
     def __init__(self, config: ModelConfig, seed: int):
         super().__init__()
         self.config = config
-        self.embed, self.hook_embed = Embed("W_E", config.d_vocab, config.d_model), HookPoint()
+        self.embed, self.hook_embed = Embed(config), HookPoint()
         if config.positions == "learned":
-            self.pos_embed, self.hook_pos_embed = Embed("W_pos", config.n_ctx, config.d_model), HookPoint()
+            self.pos_embed, self.hook_pos_embed = PosEmbed(config), HookPoint()
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
         if config.norm == "pre":
             self.ln_final = LayerNorm(config.d_model)
