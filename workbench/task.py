@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from workbench.batch import Batch
 
@@ -16,8 +16,8 @@ class Task(Protocol):
     `MEANING` is raised by hand whenever the same arguments come to mean other data: it is part of every key.
     """
 
-    name: str
-    MEANING: int
+    name: ClassVar[str]
+    MEANING: ClassVar[int]
 
     @property
     def vocabulary(self) -> tuple[str, ...]:

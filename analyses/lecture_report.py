@@ -1,0 +1,370 @@
+"""The lecture's report: what was measured, as files a person and a program read."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from analyses.lecture_figures import figures
+from analyses.lecture_table import CLAIMS, ROWS, TWO, claims, parts, table
+from tasks.lookup import Lookup
+from workbench import Recipe, Study, contrast, joined, paired_tests, pattern_table, run_study
+from workbench.checkpoints import Trained, provenance
+from workbench.report import write_report
+from workbench.tables import percent, to_csv, to_markdown
+from workbench.training import training_batches
+
+COMMITTED = Path(__file__).resolve().parent.parent / "reports" / "lecture"
+PAIRS = [
+    ("cut-other", "cut-answer"),
+    ("clean", "cut-other"),
+    ("cut-largest-control", "cut-largest"),
+    ("clean", "cut-largest"),
+    ("clean", "uniform"),
+    ("clean", "no-update"),
+    ("cut-hidden-control", "cut-hidden"),
+    ("clean", "cut-hidden-control"),
+]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that the report is written from.
+
+    frame: the results frame; its metric `drawn` (0 or 1, clean condition) says whether a test sequence was among those the
+    model was trained on. exact, sampled: the guessers' accuracy, by enumeration and on the test sequences.
+    """
+
+    task: Lookup
+    recipe: Recipe
+    trained: Mapping[str, list[Trained]]
+    studies: Mapping[str, Study]
+    frame: pd.DataFrame
+    notes: pd.DataFrame
+    exact: Mapping[str, float]
+    sampled: Mapping[str, float]
+    weights: pd.DataFrame
+    quick: bool
+
+    @classmethod
+    def measured(
+        cls,
+        task: Lookup,
+        recipe: Recipe,
+        trained: Mapping[str, list[Trained]],
+        studies: Mapping[str, Study],
+        quick: bool,
+        progress: bool,
+    ) -> Evidence:
+        """Runs the studies on the trained models."""
+        print("measuring: every model under every intervention", file=sys.stderr, flush=True)
+        found = [run_study(studies[label], task, {label: trained[label]}, progress=progress) for label in trained]
+        frame = joined([one for one, _ in found])
+        batch = task.sample(studies[TWO].n, studies[TWO].data_seed)
+        guesses = {name: float(right.mean()) for name, right in task.sampled_guessing(batch, seed=0).items()}
+        return cls(
+            task=task,
+            recipe=recipe,
+            trained=trained,
+            studies=studies,
+            frame=_with_drawn(frame, task, recipe, trained, batch.tokens),
+            notes=pd.concat([said for _, said in found], ignore_index=True),
+            exact=task.guessing(),
+            sampled=guesses,
+            weights=_role_weights(trained[TWO], batch),
+            quick=quick,
+        )
+
+
+def _role_weights(trained: list[Trained], batch: Any) -> pd.DataFrame:
+    pairs = [
+        ("digits", "previous"),
+        ("last", "answer"),
+        ("last", "other"),
+        ("last", "match"),
+        ("last", "last"),
+        ("last", "digits"),
+    ]
+    pairs += [("last", "letters"), ("digits", "digits"), ("letters", "letters")]
+    tables = [pattern_table(one.model, batch, pairs).assign(model_seed=one.seed) for one in trained]
+    return pd.concat(tables, ignore_index=True).rename(columns={"weight_per_edge": "weight"})
+
+
+def _with_drawn(
+    frame: pd.DataFrame, task: Lookup, recipe: Recipe, trained: Mapping[str, list[Trained]], tokens: torch.Tensor
+) -> pd.DataFrame:
+    """The frame with a column `drawn`: whether the sequence was among those this model seed was trained on."""
+    test = _numbers(tokens, task)
+    drawn = {}
+    for seed in sorted({one.seed for several in trained.values() for one in several}):
+        seen = np.concatenate([_numbers(batch, task) for batch, _, _ in training_batches(task, recipe, seed)])
+        drawn[seed] = np.isin(test, seen)
+    clean = frame["condition"] == "clean"
+    values = np.full(len(frame), np.nan, dtype=np.float32)
+    for seed, found in drawn.items():
+        here = (clean & (frame["model_seed"] == seed)).to_numpy()
+        values[here] = found[frame.loc[here, "example"].to_numpy()]
+    return frame.assign(drawn=values)
+
+
+def _numbers(tokens: torch.Tensor, task: Lookup) -> np.ndarray:
+    """Each sequence as one whole number (26 letters, 10 digits and 9 positions fit in 63 bits)."""
+    base = len(task.vocabulary)
+    assert base**task.length < 2**63
+    return (tokens.numpy().astype(np.int64) * base ** np.arange(task.length, dtype=np.int64)).sum(1)
+
+
+def write(folder: Path, evidence: Evidence) -> Path:
+    """Writes the report, prints its table, and says where it differs from the committed one."""
+    measured = table(evidence.frame, evidence.exact)
+    claimed = claims(evidence.frame, measured)
+    drawn = figures(evidence, measured)
+    files: dict[str, str | bytes] = {
+        "README.md": readme(evidence, measured, claimed),
+        "table.csv": to_csv(measured),
+        "claims.csv": to_csv(claimed),
+        "parts.csv": to_csv(parts(evidence.frame)),
+        "contrasts.csv": to_csv(contrasts(evidence.frame)),
+        "results.parquet": parquet(evidence.frame),
+        "provenance.json": json.dumps(_provenance(evidence), indent=1, sort_keys=True, ensure_ascii=False),
+        **drawn,
+    }
+    committed = None
+    if folder.resolve() != COMMITTED and (COMMITTED / "claims.csv").is_file():
+        committed = pd.read_csv(COMMITTED / "claims.csv")
+    write_report(folder, files)
+    print(_summary(claimed, committed))
+    return folder
+
+
+def parquet(frame: pd.DataFrame) -> bytes:
+    """The results frame as Parquet."""
+    buffer = io.BytesIO()
+    floats = [name for name in frame.columns if frame[name].dtype == np.float32]
+    frame.to_parquet(
+        buffer, index=False, compression="zstd", compression_level=19, use_dictionary=[c for c in frame if c not in floats],
+        column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
+    )  # fmt: skip
+    return buffer.getvalue()
+
+
+def contrasts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Each contrast with its interval over models, and the paired tests within each model, Holm over the whole family."""
+    tests = paired_tests(frame, PAIRS, "accuracy")
+    rows = []
+    for a, b in PAIRS:
+        row = contrast(frame, a, b, "accuracy", TWO).iloc[0]
+        own = tests[(tests["a"] == a) & (tests["b"] == b)]
+        rows.append(
+            {
+                "a": a,
+                "b": b,
+                **{
+                    name: row[name]
+                    for name in ("estimate", "low", "high", "interval", "n_models", "n_examples", "skipped")
+                },
+                "test": own["test"].iloc[0],
+                "models_below_0.05": int((own["p_holm"] < 0.05).sum()),
+                "smallest_p_holm": own["p_holm"].min(),
+                "largest_p_holm": own["p_holm"].max(),
+                "family": int(own["family"].iloc[0]),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def readme(evidence: Evidence, measured: pd.DataFrame, claimed: pd.DataFrame) -> str:
+    """The report a person reads."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True, autoescape=False,
+    )  # fmt: skip
+    by_id = measured.set_index("id")
+    rows = measured[measured["id"].isin([row.id for row in ROWS])]
+    return environment.get_template("lecture.md.j2").render(
+        quick=evidence.quick,
+        n_models=len(evidence.trained[TWO]),
+        n=evidence.studies[TWO].n,
+        recipe=evidence.recipe,
+        main=to_markdown(_shown(rows)),
+        controls=to_markdown(_shown(measured[~measured["id"].isin(rows["id"])]).drop(columns=["lecture", "verdict"])),
+        claims=claimed[claimed["kind"] == "claim"].to_dict("records"),
+        parts=to_markdown(_shown_parts(parts(evidence.frame))),
+        contrasts=to_markdown(_shown_contrasts(contrasts(evidence.frame))),
+        family=int(contrasts(evidence.frame)["family"].iloc[0]),
+        guesses=to_markdown(_guesses(evidence, by_id)),
+        seeds=to_markdown(_by_seed(evidence.frame)),
+        overlap=_overlap(evidence.frame),
+        failed=_failed(evidence.frame),
+        differing=_differing(rows),
+        agreeing=[row["id"] for row in rows.to_dict("records") if row["verdict"] == "agrees"],
+        value=lambda id: percent(by_id.loc[id, "estimate"]),
+        span=lambda id: f"{percent(by_id.loc[id, 'seed_low'])} to {percent(by_id.loc[id, 'seed_high'])}",
+        notes=evidence.notes.to_dict("records"),
+        n_claims=len(CLAIMS),
+        counts=_counts(measured),
+    )
+
+
+def _shown(rows: pd.DataFrame) -> pd.DataFrame:
+    out = []
+    for row in rows.to_dict("records"):
+        interval = f"{percent(row['low'])} to {percent(row['high'])}" if row["low"] < row["high"] else "exact"
+        seeds = "" if pd.isna(row["seed_low"]) else f"{percent(row['seed_low'])} to {percent(row['seed_high'])}"
+        out.append(
+            {
+                "id": row["id"],
+                "what": row["statement"],
+                "lecture": percent(row["lecture"]),
+                "here": percent(row["estimate"]),
+                "95% interval": interval,
+                "lowest to highest seed": seeds,
+                "models": row["n_models"],
+                "verdict": row["verdict"],
+            }
+        )
+    return pd.DataFrame(out).astype({"models": "Int64"})
+
+
+def _shown_parts(rows: pd.DataFrame) -> pd.DataFrame:
+    shares = {name: [percent(x) for x in rows[name]] for name in ("estimate", "low", "high")}
+    interval = [f"{low} to {high}" for low, high in zip(shares["low"], shares["high"], strict=True)]
+    out = rows[["claim", "part", "quantity", "must lie"]].assign(here=shares["estimate"])
+    return out.assign(**{"95% interval": interval, "verdict": rows["verdict"]})
+
+
+def _shown_contrasts(rows: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "accuracy in": rows["a"],
+            "less accuracy in": rows["b"],
+            "difference": [percent(x) for x in rows["estimate"]],
+            "95% interval": [f"{percent(a)} to {percent(b)}" for a, b in zip(rows["low"], rows["high"], strict=True)],
+            "models with p < 0.05": [
+                f"{k} of {n}" for k, n in zip(rows["models_below_0.05"], rows["n_models"], strict=True)
+            ],
+            "smallest p": [f"{p:.2g}" for p in rows["smallest_p_holm"]],
+            "largest p": [f"{p:.2g}" for p in rows["largest_p_holm"]],
+        }
+    )
+
+
+def _guesses(evidence: Evidence, by_id: pd.DataFrame) -> pd.DataFrame:
+    names = {
+        "any": "any digit",
+        "seen": "the digit of a random pair",
+        "mode": "the most frequent digit, ties at random",
+    }
+    return pd.DataFrame(
+        {
+            "guess": [names[name] for name in evidence.exact],
+            "exact": [f"{value:.4%}" for value in evidence.exact.values()],
+            "sampled": [f"{evidence.sampled[name]:.2%}" for name in evidence.exact],
+            "lecture": [percent(by_id.loc[f"guess-{name}", "lecture"]) for name in evidence.exact],
+        }
+    )
+
+
+def _by_seed(frame: pd.DataFrame) -> pd.DataFrame:
+    ran = frame[frame["skipped"].isna()]
+    means = ran.groupby(["model", "model_seed", "condition"], observed=True)["accuracy"].mean()
+    wide = means.unstack("condition").reset_index()
+    out = pd.DataFrame({"model": wide["model"].astype(str), "model seed": wide["model_seed"].astype(str)})
+    for condition in frame["condition"].cat.categories:
+        out[condition] = [percent(x) for x in wide[condition]]
+    return out
+
+
+def _overlap(frame: pd.DataFrame) -> dict[str, Any]:
+    """How many test sequences each two-layer model had met in training, and the accuracy without them."""
+    clean = frame[(frame["model"] == TWO) & (frame["condition"] == "clean") & frame["skipped"].isna()]
+    met = clean.groupby("model_seed")["drawn"].sum()
+    without = clean[clean["drawn"] == 0].groupby("model_seed")["accuracy"].mean()
+    return {
+        "low": int(met.min()),
+        "high": int(met.max()),
+        "mean": f"{met.mean():.1f}",
+        "accuracy": percent(without.mean()),
+    }
+
+
+def _failed(frame: pd.DataFrame) -> list[str]:
+    """Two-layer models below 99.5% with nothing cut, the lecture's 100% rounded."""
+    clean = frame[(frame["model"] == TWO) & (frame["condition"] == "clean") & frame["skipped"].isna()]
+    means = clean.groupby("model_seed")["accuracy"].mean()
+    return [f"model seed {seed}: {percent(mean)}" for seed, mean in means.items() if mean < 0.995]
+
+
+def _differing(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    out = []
+    for row in rows[rows["verdict"] == "differs"].to_dict("records"):
+        exact = row["n_models"] == 0
+        inside = row["low"] <= row["lecture"] <= row["high"]
+        out.append(row | {"exact": exact, "inside": inside, "here": percent(row["estimate"]), "said": percent(row["lecture"]),
+                          "from": percent(row["low"]), "to": percent(row["high"])})  # fmt: skip
+    return out
+
+
+def _counts(measured: pd.DataFrame) -> dict[str, int]:
+    own = measured[measured["n_models"] > 0]
+    return {name: int(own[name].max()) for name in ("planned", "run", "skipped")}
+
+
+def _provenance(evidence: Evidence) -> dict[str, Any]:
+    return {
+        "command": "workbench reproduce lecture"
+        + (" --quick" if evidence.quick else "")
+        + f" --seeds {len(evidence.trained[TWO])}",
+        "made_with": provenance(),
+        "task": {"name": evidence.task.name, "arguments": evidence.task.model_dump()},
+        "studies": {label: study.model_dump(mode="json") for label, study in evidence.studies.items()},
+        "checkpoints": {
+            label: [
+                {
+                    "seed": one.seed,
+                    "key": one.folder.name,
+                    "weights_sha256": one.about["weights_sha256"],
+                    "made_with": one.about["made_with"],
+                    "definition": one.about["definition"],
+                }
+                for one in trained
+            ]
+            for label, trained in evidence.trained.items()
+        },
+    }
+
+
+def _summary(claimed: pd.DataFrame, committed: pd.DataFrame | None) -> str:
+    """The table as lines of text, with the committed report's figures where there is one."""
+    known = {} if committed is None else committed.set_index("id").to_dict("index")
+    head = f"{'id':<14}{'lecture':>9}{'here':>9}  {'95% interval':<18}{'verdict':<14}"
+    lines = [head + ("committed report" if known else "")]
+    moved = 0
+    for row in claimed.to_dict("records"):
+        interval = f"{percent(row['low'])} to {percent(row['high'])}" if row["low"] < row["high"] else "exact"
+        line = f"{row['id']:<14}{percent(row['lecture']):>9}{percent(row['estimate']):>9}  {interval:<18}{row['verdict']:<14}"
+        if row["id"] in known:
+            other = known[row["id"]]
+            change = row["estimate"] - other["estimate"]
+            same = abs(change) < 5e-7 and row["verdict"] == other["verdict"]
+            moved += not same
+            line += (
+                "the same" if same else f"{percent(other['estimate'])} ({100 * change:+.2f} points), {other['verdict']}"
+            )
+        lines.append(line.rstrip())
+    if known:
+        n = int(committed["n_models"].max())  # type: ignore[index]
+        lines.append(
+            f"{moved} of {len(claimed)} rows differ from the committed report, which has {n} models of each depth."
+        )
+    return "\n".join(lines)
