@@ -12,10 +12,10 @@ from torch import Tensor
 
 from workbench import donors as lining
 from workbench.batch import UNREAD, Batch
-from workbench.hooks import execute, hook_point
+from workbench.hooks import Key, hook_point
 from workbench.interventions import Add, Custom, Edges, Freeze, Heads, Intervention, Mean, Patch, Path, Resample, Scale
 from workbench.nearest import nearest
-from workbench.proof import Key
+from workbench.passes import execute
 from workbench.resolution import Edit, InertIntervention, edge_edit, selection, site_of, undone
 from workbench.sites import SITES
 

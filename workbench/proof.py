@@ -14,9 +14,9 @@ from einops import einsum
 from torch import Tensor
 
 from workbench import rows
+from workbench.hooks import Key
 from workbench.resolution import Edit, InertIntervention
 
-Key = tuple[str, int | None]
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 5e-6, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 
@@ -108,6 +108,13 @@ def _attn_out(attn: Any, z: Tensor, scores: Tensor, after: Tensor | None, before
 
 def _read(value: Tensor, read: Tensor | None) -> Tensor:
     return value if read is None else value[torch.arange(len(value), device=value.device)[:, None], read]
+
+
+def consumers(edits: Sequence[Edit], model: Any) -> dict[Key, str]:
+    """The sites that consume what these edits change → an edit's label; the logits are no site."""
+    keys = {edit.key: edit.label for edit in edits}
+    found = {_consumption(key, set(keys), model)[1]: label for key, label in keys.items()}
+    return {key: label for key, label in found.items() if key is not None}
 
 
 def check(

@@ -55,7 +55,8 @@ def top_relation(pattern: Tensor, dest: Tensor, visible: Tensor) -> Tensor:
     """pattern [batch dest source] of one head, dest [batch dest], visible [batch dest source] → [batch dest source].
 
     >>> weights = torch.tensor([[[1.0, 0.0], [0.5, 0.5]]])
-    >>> top_relation(weights, torch.tensor([[True, True]]), torch.tensor([[[True, False], [True, True]]])).int().tolist()
+    >>> causal = torch.tensor([[[True, False], [True, True]]])
+    >>> top_relation(weights, torch.tensor([[True, True]]), causal).int().tolist()
     [[[1, 0], [1, 0]]]
     """
     seen = pattern.masked_fill(~visible, -1.0)
@@ -73,8 +74,8 @@ def control_relation(relation: Tensor, visible: Tensor, classes: Tensor, seed: i
     """
     if (relation.sum(-1) > 1).any():
         raise ValueError("a control is drawn for relations with one source a row; this one has rows with several")
-    same = (relation & (classes[:, None, :] >= 0)).to(torch.long) * (classes[:, None, :] + 1)
-    wanted = same.sum(-1) - 1
+    # One source a row at the most, so its class is the sum over sources.
+    wanted = (relation * classes[:, None, :]).sum(-1)
     candidates = visible & ~relation & (classes[:, None, :] == wanted[:, :, None]) & relation.any(-1, keepdim=True)
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.rand(relation.shape, generator=generator).to(relation.device).masked_fill(~candidates, -1.0)

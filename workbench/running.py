@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from workbench.batch import Batch
-from workbench.hooks import Moment, execute, hook_point
+from workbench.hooks import Key, hook_point
 from workbench.interventions import Intervention
+from workbench.passes import Moment, execute
 from workbench.preparation import Donors, Positions, check_places, resolve
-from workbench.proof import Key
 from workbench.resolution import Edit, EmptyRow, InertIntervention, MissingExamples, missing, reaches
 from workbench.sites import site
 

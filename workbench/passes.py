@@ -1,0 +1,220 @@
+"""One forward pass: edits made, tensors kept, every edit witnessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from workbench import proof, rows
+from workbench.batch import Batch
+from workbench.hooks import Hook, Key, evaluating, has_other_hooks, hook_point, installed
+from workbench.resolution import Edit, InertIntervention
+from workbench.sites import site
+
+Moment = Literal["before", "after"]
+N_WITNESSES = 8
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What came out of a batch: logits [batch pos|read d_vocab], kept tensors and gradients by (site, layer), and for
+    each edit whether it left every value as it was."""
+
+    logits: Tensor
+    kept: dict[Key, Tensor]
+    gradients: dict[Key, Tensor]
+    idle: list[bool]
+
+
+@dataclass(frozen=True)
+class _Request:
+    model: Any
+    batch: Batch
+    edits: Sequence[Edit] = ()
+    read: Tensor | None = None
+    keep: frozenset[Key] = frozenset()
+    moment: Moment = "after"
+    objective: Callable[[Tensor, Batch], Tensor] | None = None
+    watch: frozenset[Key] = frozenset()
+
+    def part(self, examples: Tensor | slice) -> _Request:
+        """The same for some of the examples, edits aside."""
+        read = None if self.read is None else self.read[examples]
+        return replace(self, batch=self.batch.select(examples), read=read)
+
+    def read_at(self, key: Key) -> Tensor | None:
+        """The positions that a site holds [batch read]; None where it holds all."""
+        last = key[1] == self.model.config.n_layers - 1
+        return self.read if last and site(key[0]).positions == "dest" else None
+
+
+def execute(
+    model: Any,
+    batch: Batch,
+    edits: Sequence[Edit] = (),
+    *,
+    read: Tensor | None = None,
+    keep: Collection[Key] = (),
+    moment: Moment = "after",
+    objective: Callable[[Tensor, Batch], Tensor] | None = None,
+    chunk_size: int = 4096,
+) -> Pass:
+    """Runs the model over the batch in chunks, in eval mode, with these edits made and these sites kept.
+
+    moment: kept tensors are copies of what was there "before" our edits, or of what was consumed "after" them. With an
+    `objective`, gradients of its sum are taken at the kept sites. Restores the mode and removes its hooks, whatever
+    happens. Raises InertIntervention where an edit did not land.
+    """
+    for key in [edit.key for edit in edits] + list(keep):
+        hook_point(model, *key)
+    leaving, arriving = proof.watched([edit.key for edit in edits], model)
+    whole = _Request(model, batch, edits, read, frozenset(keep), moment, objective, frozenset(leaving | arriving))
+    with evaluating(model), torch.set_grad_enabled(objective is not None):
+        starts = range(0, len(batch), chunk_size)
+        chunks = [_Chunk(whole, slice(start, min(start + chunk_size, len(batch)))) for start in starts]
+        logits = torch.cat([chunk.run() for chunk in chunks])
+    idle = [all(chunk.idle[index] for chunk in chunks) for index in range(len(edits))]
+    return Pass(logits, _joined([c.kept for c in chunks]), _joined([c.gradients for c in chunks]), idle)
+
+
+def _joined(parts: Sequence[dict[Key, Tensor]]) -> dict[Key, Tensor]:
+    return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+
+
+@dataclass
+class _Chunk:
+    """Some of the examples, and what the hooks write down of them.
+
+    arrived, passed, left: a site's tensor as the model computed it, after the hooks that are not ours, and as it was
+    consumed; of the witnesses only.
+    """
+
+    whole: _Request
+    examples: slice
+    kept: dict[Key, Tensor] = field(default_factory=dict)
+    gradients: dict[Key, Tensor] = field(default_factory=dict)
+    arrived: dict[Key, Tensor] = field(default_factory=dict)
+    passed: dict[Key, Tensor] = field(default_factory=dict)
+    left: dict[Key, Tensor] = field(default_factory=dict)
+    fired: dict[Key, int] = field(default_factory=dict)
+    idle: list[bool] = field(default_factory=list)
+    witnesses: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.idle = [True] * len(self.whole.edits)
+        self.witnesses = self._choose_witnesses()
+
+    def run(self) -> Tensor:
+        """The chunk's logits."""
+        here = self.whole.part(self.examples)
+        watched = self.whole.watch
+        first: dict[Key, Hook] = {key: lambda tensor, key=key: self._arrive(key, tensor) for key in watched}  # type: ignore[misc]
+        acting = watched | here.keep
+        last: dict[Key, Hook] = {key: lambda tensor, key=key: self._act(key, tensor) for key in acting}  # type: ignore[misc]
+        valid = None if bool(here.batch.valid.all()) else here.batch.valid
+        with installed(here.model, first, last):
+            logits = here.model(here.batch.tokens, valid=valid, read=here.read)
+        if here.edits:
+            self._prove(here, logits.detach())
+        if here.objective is not None and self.kept:
+            self._differentiate(here.objective(logits, here.batch).sum())
+        self.kept = {key: value.detach() for key, value in self.kept.items()}
+        return logits.detach()
+
+    def _choose_witnesses(self) -> Tensor:
+        """The first examples in which each edit selects something; the first of all for a custom function."""
+        n = self.examples.stop - self.examples.start
+        chosen: set[int] = set()
+        for edit in self.whole.edits:
+            if edit.selected is None:
+                chosen |= set(range(min(N_WITNESSES, n)))
+            else:
+                acted = edit.selected[self.examples].flatten(1).any(1)
+                chosen |= set(acted.nonzero().flatten()[:N_WITNESSES].tolist())
+        if not self.whole.edits:
+            chosen = set(range(n))
+        return torch.tensor(sorted(chosen), dtype=torch.long, device=self.whole.batch.device)
+
+    def _arrive(self, key: Key, tensor: Tensor) -> None:
+        self.arrived[key] = tensor.detach()[self.witnesses].clone()
+
+    def _act(self, key: Key, tensor: Tensor) -> Tensor:
+        watched, kept = key in self.whole.watch, key in self.whole.keep
+        if watched:
+            self.passed[key] = tensor.detach()[self.witnesses].clone()
+        if kept and self.whole.moment == "before":
+            tensor = self._keep(key, tensor)
+        for index, edit in enumerate(self.whole.edits):
+            if edit.key == key:
+                tensor = self._edit(index, edit, tensor)
+        self.fired[key] = self.fired.get(key, 0) + 1
+        if kept and self.whole.moment == "after":
+            tensor = self._keep(key, tensor)
+        if watched:
+            self.left[key] = tensor.detach()[self.witnesses].clone()
+        return tensor
+
+    def _keep(self, key: Key, tensor: Tensor) -> Tensor:
+        if self.whole.objective is None:
+            self.kept[key] = tensor.detach().clone()
+            return tensor
+        tensor = tensor.clone() if tensor.requires_grad else tensor.detach().clone().requires_grad_(True)
+        self.kept[key] = tensor
+        return tensor.clone()
+
+    def _edit(self, index: int, edit: Edit, tensor: Tensor) -> Tensor:
+        given = tensor.clone() if edit.selected is None else tensor
+        reading = self.whole.read_at(edit.key)
+        out = edit.on(given, self.examples, None if reading is None else reading[self.examples])
+        _check_same_kind(edit, tensor, out)
+        if self.idle[index] and not _changed_nothing(edit, tensor, out):
+            self.idle[index] = False
+        return out
+
+    def _prove(self, here: _Request, logits: Tensor) -> None:
+        for edit in here.edits:
+            if self.fired.get(edit.key, 0) != 1:
+                times = self.fired.get(edit.key, 0)
+                raise InertIntervention(f"{edit.label}: the site {edit.site!r} fired {times} times, not once")
+        among = here.part(self.witnesses)
+        proof.check(here.edits, here.model, self.left, self.arrived, logits[self.witnesses], among.read_at)
+        consumers = proof.consumers(here.edits, here.model)
+        if any(has_other_hooks(here.model, key) for key in consumers):
+            clean = replace(among, edits=(), keep=frozenset(), objective=None, watch=frozenset(consumers))
+            without = _Chunk(clean, slice(0, len(among.batch)))
+            without.run()
+            for key, label in consumers.items():
+                changed = not torch.equal(self.arrived[key], without.arrived[key])
+                if changed and torch.equal(self.passed[key], without.passed[key]):
+                    raise InertIntervention(
+                        f"{label}: a hook that is not ours, at {key[0]} of layer {key[1]}, throws the edit away: what it "
+                        "passes on is the same with the edit and without. Remove the hook, or the edit"
+                    )
+
+    def _differentiate(self, total: Tensor) -> None:
+        names = list(self.kept)
+        found = torch.autograd.grad(total, [self.kept[key] for key in names], allow_unused=True)
+        for key, gradient in zip(names, found, strict=True):
+            self.gradients[key] = torch.zeros_like(self.kept[key]) if gradient is None else gradient
+
+
+def _changed_nothing(edit: Edit, before: Tensor, after: Tensor) -> bool:
+    if edit.site == "scores":
+        return torch.equal(rows.softmax(before), rows.softmax(after))
+    return torch.equal(before, after)
+
+
+def _check_same_kind(edit: Edit, before: Tensor, after: Any) -> None:
+    if not isinstance(after, Tensor):
+        raise TypeError(
+            f"{edit.label}: the function at {edit.site!r} returned {type(after).__name__}; it must return a tensor"
+        )
+    if after.shape != before.shape or after.dtype != before.dtype or after.device != before.device:
+        raise ValueError(
+            f"{edit.label}: {edit.site!r} expects {list(before.shape)} {before.dtype} on {before.device}; "
+            f"the edit gave {list(after.shape)} {after.dtype} on {after.device}"
+        )
