@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analyses.lecture_report import Evidence, write
+from analyses.lecture_evidence import Evidence
+from analyses.lecture_report import write
 
 if TYPE_CHECKING:
     from tasks.lookup import Lookup
@@ -19,8 +20,8 @@ DATA_SEED = 0
 def main(*, out: Path, seeds: int | None = None, quick: bool = False, progress: bool = True) -> Path:
     """Trains, intervenes, measures, and writes `out/lecture/`; returns that folder.
 
-    seeds: trained models of each depth (default 3, the lecture's; 2 with `quick`). quick: fewer steps and examples, to see
-    that all of it runs; its figures mean nothing. Checkpoints are kept in `./runs` or `$WORKBENCH_HOME` and used again.
+    seeds: trained models of each depth (default 3, the lecture's; 2 with `quick`). quick: fewer steps and examples, to
+    see that all of it runs; its figures mean nothing. Checkpoints are kept in `./runs` or `$WORKBENCH_HOME`.
     """
     from workbench import ModelConfig, train_many
 

@@ -19,7 +19,7 @@ from workbench.figures import (
 )
 
 if TYPE_CHECKING:
-    from analyses.lecture_report import Evidence
+    from analyses.lecture_evidence import Evidence
 
 SEQUENCE = "c 5 a 2 f 7 b 0 a"
 LAYERS = ("layer 1", "layer 2")

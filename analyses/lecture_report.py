@@ -2,126 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from analyses.lecture_evidence import Evidence, contrasts, parquet
 from analyses.lecture_figures import figures
 from analyses.lecture_table import CLAIMS, ROWS, TWO, claims, parts, table
-from tasks.lookup import Lookup
-from workbench import Recipe, Study, contrast, joined, paired_tests, pattern_table, run_study
-from workbench.checkpoints import Trained, provenance
+from workbench.checkpoints import provenance
 from workbench.report import write_report
 from workbench.tables import percent, to_csv, to_markdown
-from workbench.training import training_batches
 
 COMMITTED = Path(__file__).resolve().parent.parent / "reports" / "lecture"
-PAIRS = [
-    ("cut-other", "cut-answer"),
-    ("clean", "cut-other"),
-    ("cut-largest-control", "cut-largest"),
-    ("clean", "cut-largest"),
-    ("clean", "uniform"),
-    ("clean", "no-update"),
-    ("cut-hidden-control", "cut-hidden"),
-    ("clean", "cut-hidden-control"),
-]
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Everything that the report is written from.
-
-    frame: the results frame; its metric `drawn` (0 or 1, clean condition) says whether a test sequence was among those the
-    model was trained on. exact, sampled: the guessers' accuracy, by enumeration and on the test sequences.
-    """
-
-    task: Lookup
-    recipe: Recipe
-    trained: Mapping[str, list[Trained]]
-    studies: Mapping[str, Study]
-    frame: pd.DataFrame
-    notes: pd.DataFrame
-    exact: Mapping[str, float]
-    sampled: Mapping[str, float]
-    weights: pd.DataFrame
-    quick: bool
-
-    @classmethod
-    def measured(
-        cls,
-        task: Lookup,
-        recipe: Recipe,
-        trained: Mapping[str, list[Trained]],
-        studies: Mapping[str, Study],
-        quick: bool,
-        progress: bool,
-    ) -> Evidence:
-        """Runs the studies on the trained models."""
-        print("measuring: every model under every intervention", file=sys.stderr, flush=True)
-        found = [run_study(studies[label], task, {label: trained[label]}, progress=progress) for label in trained]
-        frame = joined([one for one, _ in found])
-        batch = task.sample(studies[TWO].n, studies[TWO].data_seed)
-        guesses = {name: float(right.mean()) for name, right in task.sampled_guessing(batch, seed=0).items()}
-        return cls(
-            task=task,
-            recipe=recipe,
-            trained=trained,
-            studies=studies,
-            frame=_with_drawn(frame, task, recipe, trained, batch.tokens),
-            notes=pd.concat([said for _, said in found], ignore_index=True),
-            exact=task.guessing(),
-            sampled=guesses,
-            weights=_role_weights(trained[TWO], batch),
-            quick=quick,
-        )
-
-
-def _role_weights(trained: list[Trained], batch: Any) -> pd.DataFrame:
-    pairs = [
-        ("digits", "previous"),
-        ("last", "answer"),
-        ("last", "other"),
-        ("last", "match"),
-        ("last", "last"),
-        ("last", "digits"),
-    ]
-    pairs += [("last", "letters"), ("digits", "digits"), ("letters", "letters")]
-    tables = [pattern_table(one.model, batch, pairs).assign(model_seed=one.seed) for one in trained]
-    return pd.concat(tables, ignore_index=True).rename(columns={"weight_per_edge": "weight"})
-
-
-def _with_drawn(
-    frame: pd.DataFrame, task: Lookup, recipe: Recipe, trained: Mapping[str, list[Trained]], tokens: torch.Tensor
-) -> pd.DataFrame:
-    """The frame with a column `drawn`: whether the sequence was among those this model seed was trained on."""
-    test = _numbers(tokens, task)
-    drawn = {}
-    for seed in sorted({one.seed for several in trained.values() for one in several}):
-        seen = np.concatenate([_numbers(batch, task) for batch, _, _ in training_batches(task, recipe, seed)])
-        drawn[seed] = np.isin(test, seen)
-    clean = frame["condition"] == "clean"
-    values = np.full(len(frame), np.nan, dtype=np.float32)
-    for seed, found in drawn.items():
-        here = (clean & (frame["model_seed"] == seed)).to_numpy()
-        values[here] = found[frame.loc[here, "example"].to_numpy()]
-    return frame.assign(drawn=values)
-
-
-def _numbers(tokens: torch.Tensor, task: Lookup) -> np.ndarray:
-    """Each sequence as one whole number (26 letters, 10 digits and 9 positions fit in 63 bits)."""
-    base = len(task.vocabulary)
-    assert base**task.length < 2**63
-    return (tokens.numpy().astype(np.int64) * base ** np.arange(task.length, dtype=np.int64)).sum(1)
 
 
 def write(folder: Path, evidence: Evidence) -> Path:
@@ -145,42 +40,6 @@ def write(folder: Path, evidence: Evidence) -> Path:
     write_report(folder, files)
     print(_summary(claimed, committed))
     return folder
-
-
-def parquet(frame: pd.DataFrame) -> bytes:
-    """The results frame as Parquet."""
-    buffer = io.BytesIO()
-    floats = [name for name in frame.columns if frame[name].dtype == np.float32]
-    frame.to_parquet(
-        buffer, index=False, compression="zstd", compression_level=19, use_dictionary=[c for c in frame if c not in floats],
-        column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
-    )  # fmt: skip
-    return buffer.getvalue()
-
-
-def contrasts(frame: pd.DataFrame) -> pd.DataFrame:
-    """Each contrast with its interval over models, and the paired tests within each model, Holm over the whole family."""
-    tests = paired_tests(frame, PAIRS, "accuracy")
-    rows = []
-    for a, b in PAIRS:
-        row = contrast(frame, a, b, "accuracy", TWO).iloc[0]
-        own = tests[(tests["a"] == a) & (tests["b"] == b)]
-        rows.append(
-            {
-                "a": a,
-                "b": b,
-                **{
-                    name: row[name]
-                    for name in ("estimate", "low", "high", "interval", "n_models", "n_examples", "skipped")
-                },
-                "test": own["test"].iloc[0],
-                "models_below_0.05": int((own["p_holm"] < 0.05).sum()),
-                "smallest_p_holm": own["p_holm"].min(),
-                "largest_p_holm": own["p_holm"].max(),
-                "family": int(own["family"].iloc[0]),
-            }
-        )
-    return pd.DataFrame(rows)
 
 
 def readme(evidence: Evidence, measured: pd.DataFrame, claimed: pd.DataFrame) -> str:
@@ -253,10 +112,15 @@ def _shown_contrasts(rows: pd.DataFrame) -> pd.DataFrame:
             "models with p < 0.05": [
                 f"{k} of {n}" for k, n in zip(rows["models_below_0.05"], rows["n_models"], strict=True)
             ],
-            "smallest p": [f"{p:.2g}" for p in rows["smallest_p_holm"]],
-            "largest p": [f"{p:.2g}" for p in rows["largest_p_holm"]],
+            "smallest p": [_p(p) for p in rows["smallest_p_holm"]],
+            "largest p": [_p(p) for p in rows["largest_p_holm"]],
         }
     )
+
+
+def _p(value: float) -> str:
+    """A p-value; one that is too small for a float is said to be below 1e-300."""
+    return "below 1e-300" if value < 1e-300 else f"{value:.2g}"
 
 
 def _guesses(evidence: Evidence, by_id: pd.DataFrame) -> pd.DataFrame:
@@ -310,8 +174,8 @@ def _differing(rows: pd.DataFrame) -> list[dict[str, Any]]:
     for row in rows[rows["verdict"] == "differs"].to_dict("records"):
         exact = row["n_models"] == 0
         inside = row["low"] <= row["lecture"] <= row["high"]
-        out.append(row | {"exact": exact, "inside": inside, "here": percent(row["estimate"]), "said": percent(row["lecture"]),
-                          "from": percent(row["low"]), "to": percent(row["high"])})  # fmt: skip
+        said = {name: percent(row[name]) for name in ("estimate", "lecture", "low", "high")}
+        out.append({"id": row["id"], "exact": exact, "inside": inside, **said})
     return out
 
 
@@ -352,7 +216,8 @@ def _summary(claimed: pd.DataFrame, committed: pd.DataFrame | None) -> str:
     moved = 0
     for row in claimed.to_dict("records"):
         interval = f"{percent(row['low'])} to {percent(row['high'])}" if row["low"] < row["high"] else "exact"
-        line = f"{row['id']:<14}{percent(row['lecture']):>9}{percent(row['estimate']):>9}  {interval:<18}{row['verdict']:<14}"
+        shares = f"{percent(row['lecture']):>9}{percent(row['estimate']):>9}"
+        line = f"{row['id']:<14}{shares}  {interval:<18}{row['verdict']:<14}"
         if row["id"] in known:
             other = known[row["id"]]
             change = row["estimate"] - other["estimate"]

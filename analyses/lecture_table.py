@@ -88,8 +88,8 @@ def _greater(id: str, statement: str, a: str, b: str | None, margin: float, metr
     return Claim(id=id, statement=statement, metric=metric, a=a, b=b, model=TWO, direction="greater", margin=margin)
 
 
-# Margins are set by what the sentences say, before anything is measured: an even share is one of nine sources; "needs" is
-# more than half of all answers lost; "does not need" is fewer than one answer in a hundred changed.
+# Margins are set by what the sentences say, before anything is measured: an even share is one of nine sources;
+# "needs" is more than half of all answers lost; "does not need" is fewer than one answer in a hundred changed.
 EVEN, LOST, SPARED, SMALL, NAMEABLE = 1 / 9, 0.5, 0.01, 0.01, 0.95
 
 _NEEDS_DIGIT = _greater(
@@ -127,7 +127,7 @@ CLAIMS: Mapping[str, tuple[str, tuple[Claim, ...]]] = {
             ),
             Claim(
                 id="mattered",
-                statement="weight without effect: cutting its largest layer-1 weight changes fewer than one answer in a hundred",
+                statement="weight without effect: cutting its largest layer-1 weight changes under 1 answer in 100",
                 metric="accuracy",
                 a="clean",
                 b="cut-largest",
@@ -137,7 +137,7 @@ CLAIMS: Mapping[str, tuple[str, tuple[Claim, ...]]] = {
             ),
             Claim(
                 id="mattered",
-                statement="effect without weight: in layer 2 the last position gives the letter less than one hundredth",
+                statement="effect without weight: in layer 2 the last position gives the letter less than 1/100",
                 metric="unseen-letter",
                 a="clean",
                 model=TWO,
@@ -163,7 +163,7 @@ CLAIMS: Mapping[str, tuple[str, tuple[Claim, ...]]] = {
         (
             Claim(
                 id="one-head",
-                statement="cutting the matching digit's link to its letter in layer 1 changes fewer than one answer in a hundred",
+                statement="cutting the matching digit's link to its letter in layer 1 changes under 1 answer in 100",
                 metric="accuracy",
                 a="clean",
                 b="cut-hidden",
@@ -183,7 +183,13 @@ def table(frame: pd.DataFrame, guesses: Mapping[str, float]) -> pd.DataFrame:
         known = {"id": row.id, "statement": row.statement, "lecture": row.lecture}
         if row.model == "guess":
             exact = guesses[row.id.removeprefix("guess-")]
-            found: dict[str, Any] = {"estimate": exact, "low": exact, "high": exact, "interval": "exact, by enumeration", "n_models": 0}
+            found: dict[str, Any] = {
+                "estimate": exact,
+                "low": exact,
+                "high": exact,
+                "interval": "exact, by enumeration",
+                "n_models": 0,
+            }
         else:
             one = contrast(frame, row.condition, None, row.metric, row.model).iloc[0]
             found = {name: one[name] for name in FOUND}

@@ -15,6 +15,8 @@ from workbench.nearest import nearest
 UNREAD = -100
 """The label of a position at which nothing is read (the index that torch's losses ignore)."""
 
+_ROWS = {"position", "token", "label", "padding"}
+
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -71,6 +73,8 @@ class Batch:
         for name, mask in [("valid", self.valid), *self.roles.items(), *self.relations.items()]:
             if mask.dtype != torch.bool:
                 raise ValueError(f"{name!r} must be a boolean mask; got {mask.dtype}")
+        if taken := _ROWS & {*self.roles, *self.relations}:
+            raise ValueError(f"{sorted(taken)} cannot name a role or a relation: `show` has a row of that name")
         if both := set(self.roles) & set(self.relations):
             raise ValueError(f"{sorted(both)} name a role and a relation; a name must mean one thing")
         edges = self.valid[:, :, None] & self.valid[:, None, :]
@@ -79,6 +83,10 @@ class Batch:
                 raise ValueError(f"{name!r} includes padding; a role or relation may only name valid positions")
         if ((self.labels != UNREAD) & ~self.valid).any():
             raise ValueError("labels are read at padding; set them to -100 there")
+
+    def __reduce__(self) -> tuple[type[Batch], tuple[object, ...]]:
+        roles, relations = dict(self.roles), dict(self.relations)
+        return Batch, (self.tokens, self.labels, self.valid, roles, relations, self.classes, self.vocabulary)
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tqdm import tqdm
 from workbench.batch import Batch
 from workbench.checkpoints import Trained
 from workbench.devices import one_thread
+from workbench.interventions import Edges
 from workbench.metrics import METRICS
 from workbench.nearest import nearest
 from workbench.patterns import derive, edge_weights
@@ -30,11 +32,15 @@ def run_study(
     """The results frame of a study, and its notes (model, model_seed, condition, note).
 
     models: label → trained models, each with a model seed of its own. Every condition of a trained model sees the same
-    examples. A condition that cannot run raises the error of `run` with the condition's and the task's name before it.
+    examples. A condition that cannot run raises the error of `run` with the condition's and the task's name before it;
+    an example without any edge of a weight counts as missing, as one that a condition cannot act on does. Raises
+    KeyError for an unknown metric, ValueError where there is no trained model.
     """
     unknown = [name for name in study.metrics if name not in METRICS]
     if unknown:
         raise KeyError(f"no metric {unknown[0]!r}. {nearest(unknown[0], list(METRICS))}")
+    if not any(models.values()):
+        raise ValueError(f"no trained models to study: {dict(models)}; give at least one under some label")
     batch = task.sample(study.n, study.data_seed)
     donors = {name: _donor(study, task, batch, name) for name in study.donors}
     blocks, notes = [], []
@@ -55,7 +61,12 @@ def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
         for name in ("model", "condition", "skipped")
     }
     out = pd.concat([f.astype({name: object for name in labels}) for f in frames], ignore_index=True)
-    return out.astype({name: pd.CategoricalDtype(known) for name, known in labels.items()})
+    return out.astype({name: _labels(known) for name, known in labels.items()})
+
+
+def _labels(known: Sequence[str]) -> pd.CategoricalDtype:
+    """A category of text even where there is none yet: Parquet forgets a category of nothing in particular."""
+    return pd.CategoricalDtype(pd.Index(known, dtype="str"))
 
 
 def _donor(study: Study, task: Task, batch: Batch, name: str) -> Batch:
@@ -69,21 +80,11 @@ def _block(
 ) -> tuple[pd.DataFrame, list[tuple[str, str]]]:
     """One trained model under every condition."""
     model = trained.model
-    batch = derive(model, batch, study.derived)
-    skipped: dict[int, str] = {}
-    for condition, interventions in study.conditions.items():
-        try:
-            found = absent(model, batch, interventions)
-        except (KeyError, ValueError) as error:
-            raise _named(error, condition, task) from error
-        skipped |= {example: reason for example, reason in found.items() if example not in skipped}
-    if skipped and study.on_missing == "raise":
-        example, reason = next(iter(skipped.items()))
-        raise MissingExamples(
-            f"task {task.name!r}: {reason} in example {example} ({len(skipped)} of {len(batch)} examples are "
-            "missing something); "
-            "say on_missing='skip' in the study to drop them from every condition and count them"
-        )
+    try:
+        batch = derive(model, batch, study.derived, on_missing=study.on_missing)
+    except (KeyError, ValueError) as error:
+        raise _named(error, "derived relations", task) from error
+    skipped = _missing(study, task, model, batch)
     keep = torch.tensor([i for i in range(len(batch)) if i not in skipped], dtype=torch.long)
     if not len(keep):
         raise MissingExamples(f"task {task.name!r}: no example is left; first: {next(iter(skipped.values()))}")
@@ -94,7 +95,7 @@ def _block(
         try:
             out = run(model, kept, interventions, donors=kept_donors, positions="read")
         except (KeyError, ValueError, RuntimeError) as error:
-            raise _named(error, condition, task) from error
+            raise _named(error, f"condition {condition!r}", task) from error
         values = {name: METRICS[name](out.logits, out.batch).cpu().numpy() for name in study.metrics}
         if not interventions and study.weights:
             values |= {name: weight.cpu().numpy() for name, weight in edge_weights(model, kept, study.weights).items()}
@@ -104,8 +105,41 @@ def _block(
     return pd.concat(parts, ignore_index=True), notes
 
 
-def _named(error: Exception, condition: str, task: Task) -> Exception:
-    return type(error)(f"condition {condition!r} of task {task.name!r}: {error.args[0] if error.args else error}")
+def _missing(study: Study, task: Task, model: Any, batch: Batch) -> dict[int, str]:
+    """Examples in which some condition has nothing to act on, or a weight no edge: example → the first reason."""
+    out: dict[int, str] = {}
+    for where, find in _needs(study, model, batch):
+        try:
+            found = find()
+        except (KeyError, ValueError) as error:
+            raise _named(error, where, task) from error
+        if found and study.on_missing == "raise":
+            example, reason = next(iter(found.items()))
+            say = (
+                f"{reason} in example {example} ({len(found)} of {len(batch)} examples are missing something); say "
+                "on_missing='skip' in the study to drop them from every condition and count them"
+            )
+            raise _named(MissingExamples(say), where, task)
+        out |= {example: reason for example, reason in found.items() if example not in out}
+    return out
+
+
+def _needs(study: Study, model: Any, batch: Batch) -> Iterator[tuple[str, Callable[[], dict[int, str]]]]:
+    """What of the study needs something in each example, and a function that finds those without: example → reason."""
+    for condition, interventions in study.conditions.items():
+        yield f"condition {condition!r}", partial(absent, model, batch, interventions)
+    for name, edges in study.weights.items():
+        yield f"weight {name!r}", partial(_unweighed, model, batch, name, edges)
+
+
+def _unweighed(model: Any, batch: Batch, name: str, edges: Edges) -> dict[int, str]:
+    mask = batch.edges(edges.dest, edges.source) & model.visible(batch.tokens, batch.valid)
+    none = (~mask.flatten(1).any(1)).nonzero().flatten().tolist()
+    return dict.fromkeys(none, f"weight {name!r}: no visible edge {edges}")
+
+
+def _named(error: Exception, where: str, task: Task) -> Exception:
+    return type(error)(f"{where} of task {task.name!r}: {error.args[0] if error.args else error}")
 
 
 def _rows(
@@ -123,10 +157,8 @@ def _rows(
 def _frame(blocks: Sequence[pd.DataFrame], models: Sequence[str], conditions: Sequence[str]) -> pd.DataFrame:
     frame = pd.concat(blocks, ignore_index=True)
     reasons = sorted({reason for reason in frame["skipped"] if isinstance(reason, str)})
-    frame["model"] = pd.Categorical(frame["model"], categories=list(models))
-    frame["condition"] = pd.Categorical(frame["condition"], categories=list(conditions))
-    frame["skipped"] = pd.Categorical(frame["skipped"], categories=reasons)
-    frame["model_seed"] = frame["model_seed"].astype(np.int32)
+    labels = {"model": _labels(models), "condition": _labels(conditions), "skipped": _labels(reasons)}
+    frame = frame.astype(labels | {"model_seed": np.int32})
     keys = ["model", "model_seed", "condition", "example", "skipped"]
     frame = frame[[*keys, *(name for name in frame.columns if name not in keys)]]
     check(frame)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from workbench.batch import UNREAD, Batch
+from workbench.rows import exact
 
 
 def accuracy(logits: Tensor, batch: Batch) -> Tensor:
@@ -55,7 +56,7 @@ def _at_labels(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
             f"logits {list(logits.shape)} belong to another batch: this one has {list(batch.tokens.shape)} positions, "
             f"of which {index.shape[1]} are read"
         )
-    rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+    rows = exact(rows)
     # A row with fewer reads than the longest repeats its first in the index: count each position once.
     first = torch.arange(index.shape[1], device=index.device)[None, :] == 0
     repeated = (index == index[:, :1]) & ~first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -112,9 +113,9 @@ class _Chunk:
         """The chunk's logits."""
         here = self.whole.part(self.examples)
         watched = self.whole.watch
-        first: dict[Key, Hook] = {key: lambda tensor, key=key: self._arrive(key, tensor) for key in watched}  # type: ignore[misc]
+        first: dict[Key, Hook] = {key: partial(self._arrive, key) for key in watched}
         acting = watched | here.keep
-        last: dict[Key, Hook] = {key: lambda tensor, key=key: self._act(key, tensor) for key in acting}  # type: ignore[misc]
+        last: dict[Key, Hook] = {key: partial(self._act, key) for key in acting}
         valid = None if bool(here.batch.valid.all()) else here.batch.valid
         with installed(here.model, first, last):
             logits = here.model(here.batch.tokens, valid=valid, read=here.read)
@@ -191,8 +192,8 @@ class _Chunk:
                 changed = not torch.equal(self.arrived[key], without.arrived[key])
                 if changed and torch.equal(self.passed[key], without.passed[key]):
                     raise InertIntervention(
-                        f"{label}: a hook that is not ours, at {key[0]} of layer {key[1]}, throws the edit away: what it "
-                        "passes on is the same with the edit and without. Remove the hook, or the edit"
+                        f"{label}: a hook that is not ours, at {key[0]} of layer {key[1]}, throws the edit away: "
+                        "what it passes on is the same with the edit and without. Remove the hook, or the edit"
                     )
 
     def _differentiate(self, total: Tensor) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
+import torch
 from einops import einsum
 from torch import Tensor
 
@@ -18,11 +19,19 @@ from workbench.roles import Control, TopSource, control_relation, top_relation
 from workbench.running import record
 
 
-def derive(model: Any, batch: Batch, derived: Mapping[str, TopSource | Control]) -> Batch:
+def derive(
+    model: Any,
+    batch: Batch,
+    derived: Mapping[str, TopSource | Control],
+    *,
+    on_missing: Literal["raise", "skip"] = "raise",
+) -> Batch:
     """The batch with more relations, computed from this model's clean run, in order; a control may name an earlier one.
 
-    Raises ValueError where a head must be named, KeyError for a control of a relation that is not there, and
-    MissingExamples where a control finds no other source of the same class in any row of an example.
+    on_missing: an example in which a control finds no other source of the same class in any row raises
+    `MissingExamples`; with "skip" its control stays empty, so that `run` can leave the example out and count it.
+
+    Raises ValueError where a head must be named, and KeyError for a control of a relation that is not there.
     """
     device = next(model.parameters()).device
     batch = batch.to(device)
@@ -31,7 +40,7 @@ def derive(model: Any, batch: Batch, derived: Mapping[str, TopSource | Control])
         if isinstance(one, TopSource):
             relation = top_relation(_pattern(model, batch, one), batch.role(one.dest), visible)
         else:
-            relation = _control(name, one, batch, visible)
+            relation = _control(name, one, batch, visible, on_missing)
         batch = batch.with_relations(**{name: relation})
     return batch
 
@@ -40,12 +49,17 @@ def _pattern(model: Any, batch: Batch, one: TopSource) -> Tensor:
     heads = model.config.n_heads
     if one.head is None and heads > 1:
         raise ValueError(f"{one}: this model has {heads} heads; say which, as top_source(layer, head, dest)")
-    if (one.head or 0) >= heads:
-        raise KeyError(f"{one}: no head {one.head}; this model has heads 0 to {heads - 1}")
+    _check_head(model, one)
     return record(model, batch, [("pattern", one.layer)])["pattern", one.layer][:, one.head or 0]
 
 
-def _control(name: str, one: Control, batch: Batch, visible: Tensor) -> Tensor:
+def _check_head(model: Any, one: TopSource | Edges) -> None:
+    heads = model.config.n_heads
+    if (one.head or 0) >= heads:
+        raise KeyError(f"{one}: no head {one.head}; this model has heads 0 to {heads - 1}")
+
+
+def _control(name: str, one: Control, batch: Batch, visible: Tensor, on_missing: str) -> Tensor:
     if one.of not in batch.relations:
         raise KeyError(
             f"{name!r} is the control of {one.of!r}, which is no relation. {nearest(one.of, sorted(batch.relations))}"
@@ -55,11 +69,12 @@ def _control(name: str, one: Control, batch: Batch, visible: Tensor) -> Tensor:
     relation = batch.relations[one.of]
     drawn = control_relation(relation, visible, batch.classes, one.seed)
     lost = relation.flatten(1).any(1) & ~drawn.flatten(1).any(1)
-    if lost.any():
+    if lost.any() and on_missing == "raise":
         examples = lost.nonzero().flatten().tolist()
         raise MissingExamples(
             f"{name!r}: no other visible source of the same token class in {len(examples)} examples "
-            f"({', '.join(map(str, examples[:8]))}); choose another control for {one.of!r}"
+            f"({', '.join(map(str, examples[:8]))}); choose another control for {one.of!r}, or say "
+            "on_missing='skip' to leave it empty there"
         )
     return drawn
 
@@ -67,8 +82,11 @@ def _control(name: str, one: Control, batch: Batch, visible: Tensor) -> Tensor:
 def edge_weights(model: Any, batch: Batch, edges: Mapping[str, Edges]) -> dict[str, Tensor]:
     """The mean recorded weight of each set of edges, per example: name → [batch], NaN where the example has none.
 
-    Only visible edges count. With `head=None` the mean is over heads as well. One clean run serves all.
+    Only visible edges count. With `head=None` the mean is over heads as well. One clean run serves all. Float32 or
+    better. Raises KeyError for a layer, head, role or relation that is not there.
     """
+    for one in edges.values():
+        _check_head(model, one)
     batch = batch.to(next(model.parameters()).device)
     layers = sorted({one.layer for one in edges.values()})
     recording = record(model, batch, [("pattern", layer) for layer in layers])
@@ -76,7 +94,8 @@ def edge_weights(model: Any, batch: Batch, edges: Mapping[str, Edges]) -> dict[s
     out = {}
     for name, one in edges.items():
         mask = batch.edges(one.dest, one.source) & visible
-        pattern = recording["pattern", one.layer].float()
+        pattern = recording["pattern", one.layer]
+        pattern = pattern.to(torch.promote_types(pattern.dtype, torch.float32))
         weights = pattern.mean(1) if one.head is None else pattern[:, one.head]
         out[name] = (weights * mask).sum((1, 2)) / mask.sum((1, 2))
     return out

@@ -140,6 +140,17 @@ def check(
             )
 
 
+def check_sum(model: Any, kept: dict[Key, Tensor]) -> None:
+    """Raises ValueError unless resid_mid == resid_pre + attn_out in every layer."""
+    for layer in range(model.config.n_layers):
+        total = kept["resid_pre", layer] + kept["attn_out", layer]
+        if not agree(kept["resid_mid", layer], total):
+            raise ValueError(
+                f"resid_mid is not resid_pre + attn_out in layer {layer} of this {type(model).__name__}: its sites do "
+                "not mean what this workbench's words mean, and interventions on it would be mislabelled"
+            )
+
+
 def agree(got: Tensor, want: Tensor) -> bool:
     """Equal within rounding: the dtype's tolerance × the largest value; infinities must stand in the same places."""
     if got.shape != want.shape or not torch.equal(got.isinf(), want.isinf()):

@@ -19,14 +19,19 @@ def visible(scores: Tensor) -> Tensor:
     return scores > HIDDEN
 
 
+def exact(values: Tensor) -> Tensor:
+    """The values in float32 or better."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
 def softmax(scores: Tensor) -> Tensor:
     """Weights of each row, in float32 or better; hidden sources get exactly 0, a row with none visible is all 0.
 
     scores, weights [... source]. Scaled dot-product attention: Vaswani et al. 2017, equation 1.
     """
-    exact = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
-    empty = (exact == HIDDEN).all(-1, keepdim=True)
-    return torch.softmax(exact.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
+    scores = exact(scores)
+    empty = (scores == HIDDEN).all(-1, keepdim=True)
+    return torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
 
 
 def cut(scores: Tensor, selected: Tensor) -> Tensor:

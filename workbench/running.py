@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
+from workbench import proof
 from workbench.batch import Batch
 from workbench.hooks import Key, hook_point
 from workbench.interventions import Intervention
@@ -162,6 +164,7 @@ def _prepare(
             raise MissingExamples(f"no example is left: {_say_missing(skipped, len(batch))}")
         whole, batch = batch, batch.select(kept)
         named = {name: donor.select(kept) if len(donor) == len(whole) else donor for name, donor in named.items()}
+    _check_stream(model, batch)
     visible = model.visible(batch.tokens, batch.valid)
     edits = resolve(model, batch, interventions, visible, Donors(model, batch, named, positions, chunk_size))
     notes = [
@@ -200,6 +203,19 @@ def _run(
     ]
     outcome = Run(out.logits, batch, prepared.kept, prepared.skipped, tuple(prepared.notes + idle))
     return outcome, out.kept, out.gradients
+
+
+_checked: WeakSet[Any] = WeakSet()
+"""Models whose residual stream was found to be the sum that it should be, on first use."""
+
+
+def _check_stream(model: Any, batch: Batch) -> None:
+    if model not in _checked:
+        keep = [
+            (name, layer) for name in ("resid_pre", "attn_out", "resid_mid") for layer in range(model.config.n_layers)
+        ]
+        proof.check_sum(model, execute(model, batch.select(slice(0, 2)), keep=keep).kept)
+        _checked.add(model)
 
 
 def _device(model: Any) -> torch.device:

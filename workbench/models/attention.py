@@ -67,7 +67,8 @@ class Attention(nn.Module):
         return self.output(z, empty=(scores == rows.HIDDEN).all(-1).all(1))
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
-        """Scores [batch head dest source] before the mask: q·k / √d_head."""
+        """Scores [batch head dest source] before the mask: q·k / √d_head, in float32 or better (float16 overflows)."""
+        q, k = rows.exact(q), rows.exact(k)
         return einsum(q, k, "b dest head d_head, b source head d_head -> b head dest source") / math.sqrt(q.shape[-1])
 
     def output(self, z: Tensor, empty: Tensor) -> Tensor:
@@ -76,7 +77,7 @@ class Attention(nn.Module):
         if self.hook_result._forward_hooks:
             # The difference is exactly 0 for an untouched result, so that recording it changes no bit of the output.
             result = einsum(z, self.W_O, "b dest head d_head, head d_head d_model -> b dest head d_model")
-            out = out + (self.hook_result(result) - result).sum(2)
+            out = out + (self.hook_result(result.clone()) - result).sum(2)
         return out + self.b_O.masked_fill(empty[..., None], 0.0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -21,7 +21,7 @@ class ModelConfig(BaseModel):
     128
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     MEANING: ClassVar[int] = 1
 
     d_vocab: int = Field(ge=2)
@@ -38,7 +38,9 @@ class ModelConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill(cls, values: dict) -> dict:
+    def _fill(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
         values = dict(values)
         width, heads = values.get("d_model"), values.get("n_heads")
         if isinstance(width, int) and isinstance(heads, int) and heads > 0:

@@ -144,6 +144,7 @@ class Transformer(HookedRootModule):
         self.unembed = Unembed(config)
         self.setup()
         _initialise(self, torch.Generator().manual_seed(seed))
+        self.eval()
 
     @property
     def cfg(self) -> SimpleNamespace:
@@ -161,11 +162,9 @@ class Transformer(HookedRootModule):
         self._check(tokens)
         x = self.hook_embed(F.embedding(tokens, self.embed.W_E))
         if self.config.positions == "learned":
-            if valid is None:
-                places = self.pos_embed.W_pos[: tokens.shape[1]].expand_as(x)
-            else:
-                places = F.embedding((valid.cumsum(1) - 1).clamp_min(0), self.pos_embed.W_pos)
-            x = x + self.hook_pos_embed(places)
+            here = torch.ones_like(tokens) if valid is None else valid
+            places = (here.cumsum(1) - 1).clamp_min(0)
+            x = x + self.hook_pos_embed(F.embedding(places, self.pos_embed.W_pos))
         mask = self.visible(tokens, valid)
         for block in self.blocks[:-1]:
             x = block(x, mask)
@@ -198,6 +197,11 @@ class PostNormCache(ActivationCache):
     They assume that the residual stream is the sum of what the components wrote. In a post-norm model a LayerNorm
     stands between the sums, and TransformerLens' figures are wrong there without saying so.
     """
+
+    def apply_slice_to_batch_dim(self, *args: Any, **kwargs: Any) -> PostNormCache:
+        """As TransformerLens', still refusing."""
+        part = super().apply_slice_to_batch_dim(*args, **kwargs)
+        return PostNormCache(part.cache_dict, part.model, has_batch_dim=part.has_batch_dim)
 
 
 def _refuse(name: str) -> Any:
