@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +21,28 @@ from workbench.tables import percent, to_csv, to_markdown
 COMMITTED = Path(__file__).resolve().parent.parent / "reports" / "lecture"
 
 
+@dataclass(frozen=True)
+class Tables:
+    """The report's tables, each written under its name. All follow from the results frame and the exact guesses."""
+
+    table: pd.DataFrame
+    claims: pd.DataFrame
+    parts: pd.DataFrame
+    contrasts: pd.DataFrame
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, exact: Mapping[str, float]) -> Tables:
+        measured = table(frame, exact)
+        return cls(measured, claims(frame, measured), parts(frame), contrasts(frame))
+
+
 def write(folder: Path, evidence: Evidence) -> Path:
     """Writes the report, prints its table, and says where it differs from the committed one."""
-    measured = table(evidence.frame, evidence.exact)
-    claimed = claims(evidence.frame, measured)
-    drawn = figures(evidence, measured)
+    tables = Tables.of(evidence.frame, evidence.exact)
+    drawn = figures(evidence, tables.table)
     files: dict[str, str | bytes] = {
-        "README.md": readme(evidence, measured, claimed),
-        "table.csv": to_csv(measured),
-        "claims.csv": to_csv(claimed),
-        "parts.csv": to_csv(parts(evidence.frame)),
-        "contrasts.csv": to_csv(contrasts(evidence.frame)),
+        "README.md": readme(evidence, tables),
+        **{f"{name}.csv": to_csv(one) for name, one in vars(tables).items()},
         "results.parquet": parquet(evidence.frame),
         "provenance.json": json.dumps(_provenance(evidence), indent=1, sort_keys=True, ensure_ascii=False),
         **drawn,
@@ -38,16 +51,17 @@ def write(folder: Path, evidence: Evidence) -> Path:
     if folder.resolve() != COMMITTED and (COMMITTED / "claims.csv").is_file():
         committed = pd.read_csv(COMMITTED / "claims.csv")
     write_report(folder, files)
-    print(_summary(claimed, committed))
+    print(_summary(tables.claims, committed))
     return folder
 
 
-def readme(evidence: Evidence, measured: pd.DataFrame, claimed: pd.DataFrame) -> str:
+def readme(evidence: Evidence, tables: Tables) -> str:
     """The report a person reads."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True, autoescape=False,
     )  # fmt: skip
+    measured, claimed = tables.table, tables.claims
     by_id = measured.set_index("id")
     rows = measured[measured["id"].isin([row.id for row in ROWS])]
     return environment.get_template("lecture.md.j2").render(
@@ -58,9 +72,9 @@ def readme(evidence: Evidence, measured: pd.DataFrame, claimed: pd.DataFrame) ->
         main=to_markdown(_shown(rows)),
         controls=to_markdown(_shown(measured[~measured["id"].isin(rows["id"])]).drop(columns=["lecture", "verdict"])),
         claims=claimed[claimed["kind"] == "claim"].to_dict("records"),
-        parts=to_markdown(_shown_parts(parts(evidence.frame))),
-        contrasts=to_markdown(_shown_contrasts(contrasts(evidence.frame))),
-        family=int(contrasts(evidence.frame)["family"].iloc[0]),
+        parts=to_markdown(_shown_parts(tables.parts)),
+        contrasts=to_markdown(_shown_contrasts(tables.contrasts)),
+        family=int(tables.contrasts["family"].iloc[0]),
         guesses=to_markdown(_guesses(evidence, by_id)),
         seeds=to_markdown(_by_seed(evidence.frame)),
         overlap=_overlap(evidence.frame),

@@ -151,18 +151,18 @@ class Lookup(BaseModel):
         tokens[:, -1] = letters[rows, asked]
         labels = torch.full_like(tokens, UNREAD)
         labels[:, -1] = digits[rows, asked] + self.letters
-        position = torch.arange(self.length).expand_as(tokens)
+        position = torch.arange(self.length)
         odd, last = position % 2 == 1, position == self.length - 1
         roles = {
-            "last": last,
+            "last": last.expand_as(tokens),
             "answer": position == (2 * asked + 1)[:, None],
             "match": position == (2 * asked)[:, None],
             "other": position == (2 * ((asked + shift) % self.pairs) + 1)[:, None],
-            "digits": odd,
-            "letters": ~odd & ~last,
+            "digits": odd.expand_as(tokens),
+            "letters": (~odd & ~last).expand_as(tokens),
         }
-        previous = odd[:, :, None] & (position[:, :, None] - position[:, None, :] == 1)
-        classes = torch.where(odd, DIGIT, LETTER)
+        previous = (odd[:, None] & (position[:, None] - position == 1)).expand(len(tokens), -1, -1)
+        classes = torch.where(odd, DIGIT, LETTER).expand_as(tokens)
         return Batch(tokens, labels, roles=roles, relations={"previous": previous}, classes=classes,
                      vocabulary=self.vocabulary)  # fmt: skip
 

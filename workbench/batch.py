@@ -77,6 +77,10 @@ class Batch:
             raise ValueError(f"{sorted(taken)} cannot name a role or a relation: `show` has a row of that name")
         if both := set(self.roles) & set(self.relations):
             raise ValueError(f"{sorted(both)} name a role and a relation; a name must mean one thing")
+        if not bool(self.valid.all()):
+            self._check_padding()
+
+    def _check_padding(self) -> None:
         edges = self.valid[:, :, None] & self.valid[:, None, :]
         for name, mask in {**self.roles, **self.relations}.items():
             if (mask & ~(self.valid if mask.ndim == 2 else edges)).any():
