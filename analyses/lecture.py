@@ -32,9 +32,7 @@ def main(*, out: Path, seeds: int | None = None, quick: bool = False, progress: 
         config = ModelConfig(
             d_vocab=len(task.vocabulary), n_ctx=task.length, d_model=32, n_layers=layers, n_heads=1, norm="post"
         )
-        _say(
-            progress, f"{label}: {len(model_seeds)} models, {recipe.steps} steps each (kept checkpoints are used again)"
-        )
+        _say(f"{label}: {len(model_seeds)} models, {recipe.steps} steps each (kept checkpoints are used again)")
         trained[label] = train_many(task, config, recipe, list(model_seeds), progress=progress)
     studies = {TWO: study(200 if quick else 4000), ONE: base(200 if quick else 4000)}
     return write(Path(out) / "lecture", Evidence.measured(task, recipe, trained, studies, quick, progress))
@@ -90,5 +88,5 @@ def _recipe(quick: bool) -> Recipe:
     return Recipe(steps=150, warmup=30, batch_size=64) if quick else Recipe()
 
 
-def _say(progress: bool, text: str) -> None:
+def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from hypothesis import settings
+from jaxtyping import install_import_hook
 
 # Set before torch, tokenizers or matplotlib are imported by anyone, so that no test has to import them for it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -14,6 +15,11 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 settings.register_profile("workbench", deadline=None)
 settings.register_profile("workbench-ci", deadline=None, derandomize=True)
 settings.load_profile("workbench-ci" if os.environ.get("CI") else "workbench")
+
+
+# Shapes written in these modules are checked at every call, in tests only. Installed before any test imports them.
+SHAPED = ["rows", "metrics", "roles", "models.attention", "models.transformer"]
+install_import_hook([f"workbench.{name}" for name in SHAPED], "beartype.beartype")
 
 
 @pytest.fixture(autouse=True)

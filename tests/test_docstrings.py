@@ -37,6 +37,8 @@ def test_a_wrong_example_is_found():
 
 def test_the_public_names_with_an_example_are_many():
     examples = sum(
-        bool(test.examples) for name in modules() for test in doctest.DocTestFinder().find(importlib.import_module(name))
+        bool(test.examples)
+        for name in modules()
+        for test in doctest.DocTestFinder().find(importlib.import_module(name))
     )
     assert examples >= 20

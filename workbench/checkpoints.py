@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
+from torch import Tensor
 
 from workbench.models.config import ModelConfig
 from workbench.models.transformer import Transformer
@@ -49,11 +50,17 @@ def key(definition: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def save(folder: Path, model: Transformer, definition: Mapping[str, Any], curve: list[dict[str, float]]) -> Path:
+def save(folder: Path | str, model: Transformer, definition: Mapping[str, Any], curve: list[dict[str, float]]) -> Path:
     """Writes a checkpoint, whole or not at all; one that is there already is kept.
 
     definition: what its key is the hash of, with `seed`. Versions and commit are recorded beside it, never hashed.
+    Raises ValueError for weights with NaN or infinity, and for a definition without a model seed.
     """
+    folder = Path(folder)
+    if not isinstance(definition.get("seed"), int):
+        raise ValueError(f"{folder}: the definition of a checkpoint has an int 'seed'; this has {sorted(definition)}")
+    if bad := _not_finite(model.state_dict()):
+        raise ValueError(f"{folder}: {bad} holds NaN or infinity: the training diverged; try a lower rate (lr)")
     weights = write_tensors({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()})
     about = {
         "definition": dict(definition),
@@ -69,8 +76,11 @@ def save(folder: Path, model: Transformer, definition: Mapping[str, Any], curve:
         (beside / ABOUT).write_text(
             json.dumps(about, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
         )
-        if not folder.exists():
+        try:
             beside.rename(folder)
+        except OSError:
+            if not folder.exists():  # otherwise another writer was first
+                raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return folder
@@ -85,24 +95,37 @@ def load(folder: Path | str) -> Trained:
     raw = _bytes(path)
     if hashlib.sha256(raw).hexdigest() != about["weights_sha256"]:
         raise ValueError(
-            f"{path}: the weights are not those that {ABOUT} records (SHA-256 differs): the file is damaged or altered"
+            f"{path}: the weights are not those that {ABOUT} records (SHA-256 differs): the file is damaged or "
+            "altered; delete the folder, and train again"
         )
     try:
         config = ModelConfig.model_validate(about["config"])
+    except ValueError as error:
+        raise ValueError(f"{folder / ABOUT}: the configuration cannot be read: {error}") from error
+    try:
         tensors = read_tensors(raw)
-    except (ValueError, SafetensorError) as error:
-        raise ValueError(f"{folder}: cannot be read as a checkpoint: {error}") from error
-    model = Transformer(config, seed=0)
-    dtypes = {value.dtype for value in tensors.values()}
-    if len(dtypes) == 1:
-        model = model.to(dtypes.pop())
+    except SafetensorError as error:
+        raise ValueError(f"{path}: no valid safetensors: {error}") from error
+    model = Transformer(config, seed=0).to(_dtype(path, tensors))
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
         raise ValueError(f"{path}: the weights do not fit the configuration in {ABOUT}: {error}") from error
-    if bad := [name for name, value in tensors.items() if not torch.isfinite(value).all()]:
-        raise ValueError(f"{path}: {bad[0]} holds NaN or infinity")
+    if bad := _not_finite(tensors):
+        raise ValueError(f"{path}: {bad} holds NaN or infinity")
     return Trained(model.eval(), about["definition"]["seed"], folder, about["curve"], about)
+
+
+def _dtype(path: Path, tensors: Mapping[str, Tensor]) -> torch.dtype:
+    dtypes = {value.dtype for value in tensors.values()}
+    if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:
+        raise ValueError(f"{path}: weights are of one floating dtype; these are of {sorted(map(str, dtypes))}")
+    return dtypes.pop()
+
+
+def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The first tensor that holds NaN or infinity."""
+    return next((name for name, value in tensors.items() if not torch.isfinite(value).all()), None)
 
 
 def _bytes(path: Path) -> bytes:
@@ -114,7 +137,7 @@ def _bytes(path: Path) -> bytes:
 def _read_about(path: Path) -> dict[str, Any]:
     try:
         about = json.loads(_bytes(path))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ValueError(f"{path}: no valid JSON ({error}); the file is damaged") from error
     wanted = {"definition", "config", "weights_sha256", "curve", "made_with"}
     if not isinstance(about, dict) or set(about) != wanted:
@@ -122,6 +145,8 @@ def _read_about(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: a checkpoint records {sorted(wanted)}; there is {there}")
     if not isinstance(about["definition"], dict) or not isinstance(about["definition"].get("seed"), int):
         raise ValueError(f"{path}: the definition has no model seed")
+    if not isinstance(about["config"], dict) or about["definition"].get("config", about["config"]) != about["config"]:
+        raise ValueError(f"{path}: the configuration is not the one in the definition; the file is damaged or altered")
     return about
 
 
@@ -147,6 +172,6 @@ def _commit() -> str | None:
         out = subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=10, check=False
         )
-    except OSError:
+    except (OSError, subprocess.SubprocessError):
         return None
     return out.stdout.strip() or None if out.returncode == 0 else None

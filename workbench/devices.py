@@ -22,12 +22,15 @@ def choose(name: str) -> torch.device:
 
     Raises ValueError for one that is not there, `WrongDevice` for one that fails the parity check.
     """
-    known = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    there = ["cpu"]
+    if torch.cuda.is_available():
+        there += ["cuda", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        there += ["mps"]
     if name == "auto":
-        name = "cuda" if known["cuda"] else "cpu"
-    if not known.get(name.split(":")[0], False):
-        there = ", ".join(kind for kind, present in known.items() if present)
-        raise ValueError(f"no device {name!r} on this machine; there are: auto, {there}")
+        name = "cuda" if "cuda" in there else "cpu"
+    if name not in there:
+        raise ValueError(f"no device {name!r} on this machine; there are: auto, {', '.join(there)}")
     if name != "cpu":
         _checked(name)
     return torch.device(name)
@@ -46,8 +49,7 @@ def check_parity(device: str) -> None:
         if not worst <= TOLERANCE:
             raise WrongDevice(
                 f"{device} computes other {what} than the CPU (relative difference {worst:.2g}, allowed "
-                f"{TOLERANCE:g}); "
-                "use device='cpu'"
+                f"{TOLERANCE:g}); use device='cpu'"
             )
 
 

@@ -49,12 +49,11 @@ def aligned(mask: Tensor, donor: Batch, role: str | None, align: str, label: str
     return torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
 
 
-def check_sizes(batch: Batch, donor: Batch, label: str) -> None:
-    """Patches go example by example and position by position. Raises ValueError where the shapes differ."""
-    if donor.tokens.shape != batch.tokens.shape:
+def check_sizes(shape: tuple[int, int], donor: Batch, label: str) -> None:
+    """Donors are matched example by example and position by position. Raises ValueError where the shapes differ."""
+    if tuple(donor.tokens.shape) != shape:
         raise ValueError(
-            f"{label}: the donor batch is {list(donor.tokens.shape)} [batch pos], the batch "
-            f"{list(batch.tokens.shape)}; "
+            f"{label}: the donor batch is {list(donor.tokens.shape)} [batch pos], the batch {list(shape)}; "
             "the donor's example i stands in for the batch's example i, so both must have the same shape"
         )
 

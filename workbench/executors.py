@@ -14,7 +14,7 @@ from tqdm import tqdm
 from workbench.batch import Batch
 from workbench.checkpoints import Trained
 from workbench.devices import one_thread
-from workbench.interventions import Edges
+from workbench.interventions import Edges, donor_names
 from workbench.metrics import METRICS
 from workbench.nearest import nearest
 from workbench.patterns import derive, edge_weights
@@ -34,11 +34,15 @@ def run_study(
     models: label → trained models, each with a model seed of its own. Every condition of a trained model sees the same
     examples. A condition that cannot run raises the error of `run` with the condition's and the task's name before it;
     an example without any edge of a weight counts as missing, as one that a condition cannot act on does. Raises
-    KeyError for an unknown metric, ValueError where there is no trained model.
+    KeyError for an unknown metric or donor, ValueError where there is no trained model.
     """
     unknown = [name for name in study.metrics if name not in METRICS]
     if unknown:
         raise KeyError(f"no metric {unknown[0]!r}. {nearest(unknown[0], list(METRICS))}")
+    for condition, interventions in study.conditions.items():
+        if undeclared := sorted(donor_names(interventions) - set(study.donors)):
+            say = f"no donor {undeclared[0]!r} is declared in the study. {nearest(undeclared[0], sorted(study.donors))}"
+            raise _named(KeyError(say), f"condition {condition!r}", task)
     if not any(models.values()):
         raise ValueError(f"no trained models to study: {dict(models)}; give at least one under some label")
     batch = task.sample(study.n, study.data_seed)
@@ -88,17 +92,20 @@ def _block(
     keep = torch.tensor([i for i in range(len(batch)) if i not in skipped], dtype=torch.long)
     if not len(keep):
         raise MissingExamples(f"task {task.name!r}: no example is left; first: {next(iter(skipped.values()))}")
-    kept, kept_donors = batch.select(keep), {name: donor.select(keep) for name, donor in donors.items()}
     notes: list[tuple[str, str]] = []
     parts = []
     for condition, interventions in study.conditions.items():
         try:
-            out = run(model, kept, interventions, donors=kept_donors, positions="read")
+            named = {name: donors[name] for name in donor_names(interventions)}
+            out = run(model, batch, interventions, donors=named, positions="read", left_out=skipped)
         except (KeyError, ValueError, RuntimeError) as error:
             raise _named(error, f"condition {condition!r}", task) from error
         values = {name: METRICS[name](out.logits, out.batch).cpu().numpy() for name in study.metrics}
         if not interventions and study.weights:
-            values |= {name: weight.cpu().numpy() for name, weight in edge_weights(model, kept, study.weights).items()}
+            values |= {
+                name: weight.cpu().numpy()
+                for name, weight in edge_weights(model, batch.select(keep), study.weights).items()
+            }
         parts.append(_rows(condition, values, keep.numpy(), skipped, len(batch)))
         notes += [(condition, note) for note in out.notes]
         tick(1)

@@ -5,10 +5,10 @@ The functions at the end are the only way to build one: `cut(Edges(layer=1, dest
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_serializer, model_validator
 
 Empty = Literal["raise", "no-update", "self"]
 Align = Literal["role", "position"]
@@ -148,7 +148,13 @@ class Custom(Value):
     op: Literal["custom"] = "custom"
     site: str
     layer: int | None
-    fn: Callable[[Any], Any] = Field(exclude=True)
+    fn: Callable[[Any], Any]
+
+    @model_serializer
+    def _unwritable(self) -> dict[str, Any]:
+        raise ValueError(
+            f"the custom function at {self.site!r} cannot be written to a file; use the operations by name"
+        )
 
 
 Operation = Annotated[
@@ -192,6 +198,8 @@ class Intervention(Value):
             raise ValueError(f"an attention weight is scaled by a number above 0, not {self.what.by}; use cut or zero")
         if self.where.type == "edges" and isinstance(self.what, KeepOnly | Scale) and self.where.source is None:
             raise ValueError(f"{self.what.op!r} of every source changes nothing; name a source")
+        if isinstance(self.what, Shuffle) and isinstance(self.where, Edges) and self.where.source is not None:
+            raise ValueError(f"shuffle moves all weights of a row; {self.where} names a source; leave `source` out")
         if isinstance(self.what, Path):
             self._path_possible(self.what)
         return self
@@ -216,9 +224,15 @@ class Intervention(Value):
         return _say(what, str(self.where))
 
 
+def donor_names(interventions: Iterable[Intervention]) -> set[str]:
+    """The donors that a list of interventions names."""
+    found = [getattr(one.what, "change", one.what) for one in interventions]
+    return {what.donor for what in found if hasattr(what, "donor")}
+
+
 def _say(what: Any, where: str) -> str:
     after = {
-        "scale": lambda: f"by {what.by:g}",
+        "scale": lambda: f"by {repr(what.by).removesuffix('.0')}",
         "shuffle": lambda: f"seed {what.seed}",
         "mean": lambda: f"over {what.donor}",
         "resample": lambda: f"from {what.donor} seed {what.seed}",
@@ -255,8 +269,6 @@ def uniform(where: Edges, *, empty: Empty = "raise") -> Intervention:
 
 def shuffle(where: Edges, *, seed: int) -> Intervention:
     """The row's visible weights change places, by a seed. `source` must not be named."""
-    if where.source is not None:
-        raise ValueError(f"shuffle moves all weights of a row; {where} names a source; leave `source` out")
     return Intervention(where=where, what=Shuffle(seed=seed))
 
 

@@ -7,13 +7,14 @@ mean over the positions that are read in an example (labels ≠ −100); an exam
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from workbench.batch import UNREAD, Batch
 from workbench.rows import exact
 
 
-def accuracy(logits: Tensor, batch: Batch) -> Tensor:
+def accuracy(logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, "batch"]:
     """1 where the largest logit is the label's, else 0; ties are wrong. Unit: fraction of the example's read
     positions."""
     rows, labels, read = _at_labels(logits, batch)
@@ -22,18 +23,18 @@ def accuracy(logits: Tensor, batch: Batch) -> Tensor:
     return _mean((asked > rivals)[..., 0].to(rows.dtype), read)
 
 
-def log_prob(logits: Tensor, batch: Batch) -> Tensor:
+def log_prob(logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, "batch"]:
     """log softmax(logits)[label]. Unit: nats."""
     rows, labels, read = _at_labels(logits, batch)
     return _mean(torch.log_softmax(rows, -1).gather(-1, labels[..., None])[..., 0], read)
 
 
-def loss(logits: Tensor, batch: Batch) -> Tensor:
+def loss(logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, "batch"]:
     """Cross-entropy, −log softmax(logits)[label]. Unit: nats."""
     return -log_prob(logits, batch)
 
 
-def logit_margin(logits: Tensor, batch: Batch) -> Tensor:
+def logit_margin(logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, "batch"]:
     """The label's logit less the largest other logit. Unit: logits."""
     rows, labels, read = _at_labels(logits, batch)
     rivals = rows.scatter(-1, labels[..., None], -torch.inf).amax(-1)

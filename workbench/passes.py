@@ -6,18 +6,18 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from workbench import proof, rows
 from workbench.batch import Batch
+from workbench.edits import Edit, InertIntervention
 from workbench.hooks import Hook, Key, evaluating, has_other_hooks, hook_point, installed
-from workbench.resolution import Edit, InertIntervention
 from workbench.sites import site
 
 Moment = Literal["before", "after"]
-N_WITNESSES = 8
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,9 @@ class _Request:
     objective: Callable[[Tensor, Batch], Tensor] | None = None
     watch: frozenset[Key] = frozenset()
 
-    def part(self, examples: Tensor | slice) -> _Request:
-        """The same for some of the examples, edits aside."""
-        read = None if self.read is None else self.read[examples]
-        return replace(self, batch=self.batch.select(examples), read=read)
 
-    def read_at(self, key: Key) -> Tensor | None:
-        """The positions that a site holds [batch read]; None where it holds all."""
-        last = key[1] == self.model.config.n_layers - 1
-        return self.read if last and site(key[0]).positions == "dest" else None
+_known_sums: WeakSet[Any] = WeakSet()
+"""Models whose residual stream was found to be the sum that it should be, on first use."""
 
 
 def execute(
@@ -68,16 +62,23 @@ def execute(
 
     moment: kept tensors are copies of what was there "before" our edits, or of what was consumed "after" them. With an
     `objective`, gradients of its sum are taken at the kept sites. Restores the mode and removes its hooks, whatever
-    happens. Raises InertIntervention where an edit did not land.
+    happens. Raises InertIntervention where an edit did not land, in any example.
     """
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size is {chunk_size}; it counts examples, 1 or more")
+    if moment not in ("before", "after"):
+        raise ValueError(f"moment={moment!r}; there are: 'before', 'after'")
     for key in [edit.key for edit in edits] + list(keep):
         hook_point(model, *key)
-    leaving, arriving = proof.watched([edit.key for edit in edits], model)
-    whole = _Request(model, batch, edits, read, frozenset(keep), moment, objective, frozenset(leaving | arriving))
+    watch = set().union(*proof.watched([edit.key for edit in edits], model))
+    if new := model not in _known_sums:
+        watch |= set().union(*proof.summed(model))
+    whole = _Request(model, batch, edits, read, frozenset(keep), moment, objective, frozenset(watch))
     with evaluating(model), torch.set_grad_enabled(objective is not None):
         starts = range(0, len(batch), chunk_size)
-        chunks = [_Chunk(whole, slice(start, min(start + chunk_size, len(batch)))) for start in starts]
+        chunks = [_Chunk(whole, slice(start, min(start + chunk_size, len(batch))), new) for start in starts]
         logits = torch.cat([chunk.run() for chunk in chunks])
+    _known_sums.add(model)
     idle = [all(chunk.idle[index] for chunk in chunks) for index in range(len(edits))]
     return Pass(logits, _joined([c.kept for c in chunks]), _joined([c.gradients for c in chunks]), idle)
 
@@ -91,11 +92,12 @@ class _Chunk:
     """Some of the examples, and what the hooks write down of them.
 
     arrived, passed, left: a site's tensor as the model computed it, after the hooks that are not ours, and as it was
-    consumed; of the witnesses only.
+    consumed.
     """
 
     whole: _Request
     examples: slice
+    new: bool = False
     kept: dict[Key, Tensor] = field(default_factory=dict)
     gradients: dict[Key, Tensor] = field(default_factory=dict)
     arrived: dict[Key, Tensor] = field(default_factory=dict)
@@ -103,50 +105,44 @@ class _Chunk:
     left: dict[Key, Tensor] = field(default_factory=dict)
     fired: dict[Key, int] = field(default_factory=dict)
     idle: list[bool] = field(default_factory=list)
-    witnesses: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         self.idle = [True] * len(self.whole.edits)
-        self.witnesses = self._choose_witnesses()
+        self.batch = self.whole.batch.select(self.examples)
+        self.read = None if self.whole.read is None else self.whole.read[self.examples]
 
     def run(self) -> Tensor:
         """The chunk's logits."""
-        here = self.whole.part(self.examples)
-        watched = self.whole.watch
-        first: dict[Key, Hook] = {key: partial(self._arrive, key) for key in watched}
-        acting = watched | here.keep
-        last: dict[Key, Hook] = {key: partial(self._act, key) for key in acting}
-        valid = None if bool(here.batch.valid.all()) else here.batch.valid
-        with installed(here.model, first, last):
-            logits = here.model(here.batch.tokens, valid=valid, read=here.read)
-        if here.edits:
-            self._prove(here, logits.detach())
-        if here.objective is not None and self.kept:
-            self._differentiate(here.objective(logits, here.batch).sum())
+        whole, batch = self.whole, self.batch
+        logits = self._forward()
+        with torch.no_grad():
+            self._prove(logits.detach())
+        if whole.objective is not None and self.kept:
+            self._differentiate(whole.objective(logits, batch).sum())
         self.kept = {key: value.detach() for key, value in self.kept.items()}
+        self.arrived, self.passed, self.left = {}, {}, {}
         return logits.detach()
 
-    def _choose_witnesses(self) -> Tensor:
-        """The first examples in which each edit selects something; the first of all for a custom function."""
-        n = self.examples.stop - self.examples.start
-        chosen: set[int] = set()
-        for edit in self.whole.edits:
-            if edit.selected is None:
-                chosen |= set(range(min(N_WITNESSES, n)))
-            else:
-                acted = edit.selected[self.examples].flatten(1).any(1)
-                chosen |= set(acted.nonzero().flatten()[:N_WITNESSES].tolist())
-        if not self.whole.edits:
-            chosen = set(range(n))
-        return torch.tensor(sorted(chosen), dtype=torch.long, device=self.whole.batch.device)
+    def _forward(self) -> Tensor:
+        whole, batch = self.whole, self.batch
+        first: dict[Key, Hook] = {key: partial(self._arrive, key) for key in whole.watch}
+        last: dict[Key, Hook] = {key: partial(self._act, key) for key in whole.watch | whole.keep}
+        valid = None if bool(batch.valid.all()) else batch.valid
+        with installed(whole.model, first, last):
+            return whole.model(batch.tokens, valid=valid, read=self.read)
+
+    def _read_at(self, key: Key) -> Tensor | None:
+        """The positions that a site holds [batch read]; None where it holds all."""
+        last = key[1] == self.whole.model.config.n_layers - 1
+        return self.read if last and site(key[0]).positions == "dest" else None
 
     def _arrive(self, key: Key, tensor: Tensor) -> None:
-        self.arrived[key] = tensor.detach()[self.witnesses].clone()
+        self.arrived[key] = tensor.detach().clone()
 
     def _act(self, key: Key, tensor: Tensor) -> Tensor:
         watched, kept = key in self.whole.watch, key in self.whole.keep
         if watched:
-            self.passed[key] = tensor.detach()[self.witnesses].clone()
+            self.passed[key] = tensor.detach().clone()
         if kept and self.whole.moment == "before":
             tensor = self._keep(key, tensor)
         for index, edit in enumerate(self.whole.edits):
@@ -156,7 +152,7 @@ class _Chunk:
         if kept and self.whole.moment == "after":
             tensor = self._keep(key, tensor)
         if watched:
-            self.left[key] = tensor.detach()[self.witnesses].clone()
+            self.left[key] = tensor.detach().clone()
         return tensor
 
     def _keep(self, key: Key, tensor: Tensor) -> Tensor:
@@ -169,32 +165,36 @@ class _Chunk:
 
     def _edit(self, index: int, edit: Edit, tensor: Tensor) -> Tensor:
         given = tensor.clone() if edit.selected is None else tensor
-        reading = self.whole.read_at(edit.key)
-        out = edit.on(given, self.examples, None if reading is None else reading[self.examples])
+        out = edit.on(given, self.examples, self._read_at(edit.key))
         _check_same_kind(edit, tensor, out)
         if self.idle[index] and not _changed_nothing(edit, tensor, out):
             self.idle[index] = False
         return out
 
-    def _prove(self, here: _Request, logits: Tensor) -> None:
-        for edit in here.edits:
-            if self.fired.get(edit.key, 0) != 1:
-                times = self.fired.get(edit.key, 0)
+    def _prove(self, logits: Tensor) -> None:
+        whole = self.whole
+        if self.new:
+            proof.check_sum(whole.model, self.left, self.arrived, self._read_at)
+        for edit in whole.edits:
+            if (times := self.fired.get(edit.key, 0)) != 1:
                 raise InertIntervention(f"{edit.label}: the site {edit.site!r} fired {times} times, not once")
-        among = here.part(self.witnesses)
-        proof.check(here.edits, here.model, self.left, self.arrived, logits[self.witnesses], among.read_at)
-        consumers = proof.consumers(here.edits, here.model)
-        if any(has_other_hooks(here.model, key) for key in consumers):
-            clean = replace(among, edits=(), keep=frozenset(), objective=None, watch=frozenset(consumers))
-            without = _Chunk(clean, slice(0, len(among.batch)))
-            without.run()
-            for key, label in consumers.items():
-                changed = not torch.equal(self.arrived[key], without.arrived[key])
-                if changed and torch.equal(self.passed[key], without.passed[key]):
-                    raise InertIntervention(
-                        f"{label}: a hook that is not ours, at {key[0]} of layer {key[1]}, throws the edit away: "
-                        "what it passes on is the same with the edit and without. Remove the hook, or the edit"
-                    )
+        proof.check(whole.edits, whole.model, self.left, self.arrived, logits, self._read_at)
+        consumers = proof.consumers(whole.edits, whole.model)
+        if any(has_other_hooks(whole.model, key) for key in consumers):
+            self._check_other_hooks(consumers)
+
+    def _check_other_hooks(self, consumers: dict[Key, str]) -> None:
+        """Runs the chunk once more without edits: a hook that passes on the same either way throws the edit away."""
+        clean = replace(self.whole, edits=(), keep=frozenset(), objective=None, watch=frozenset(consumers))
+        without = _Chunk(clean, self.examples)
+        without._forward()
+        for key, label in consumers.items():
+            changed = not torch.equal(self.arrived[key], without.arrived[key])
+            if changed and torch.equal(self.passed[key], without.passed[key]):
+                raise InertIntervention(
+                    f"{label}: a hook that is not ours, at {key[0]} of layer {key[1]}, throws the edit away: "
+                    "what it passes on is the same with the edit and without. Remove the hook, or the edit"
+                )
 
     def _differentiate(self, total: Tensor) -> None:
         names = list(self.kept)

@@ -12,9 +12,9 @@ from einops import einsum
 from torch import Tensor
 
 from workbench.batch import Batch
+from workbench.edits import MissingExamples
 from workbench.interventions import Edges
 from workbench.nearest import nearest
-from workbench.resolution import MissingExamples
 from workbench.roles import Control, TopSource, control_relation, top_relation
 from workbench.running import record
 

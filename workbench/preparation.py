@@ -4,7 +4,7 @@ refused."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -12,11 +12,12 @@ from torch import Tensor
 
 from workbench import donors as lining
 from workbench.batch import UNREAD, Batch
+from workbench.edits import Edit, InertIntervention, undone
 from workbench.hooks import Key, hook_point
 from workbench.interventions import Add, Custom, Edges, Freeze, Heads, Intervention, Mean, Patch, Path, Resample, Scale
 from workbench.nearest import nearest
 from workbench.passes import execute
-from workbench.resolution import Edit, InertIntervention, edge_edit, selection, site_of, undone
+from workbench.resolution import edge_edit, selection, site_of
 from workbench.sites import SITES
 
 Positions = Literal["all", "read"]
@@ -24,19 +25,23 @@ Positions = Literal["all", "read"]
 
 @dataclass(eq=False)
 class Donors:
-    """Clean runs of the donor batches, and of the batch itself (under None), recorded once each."""
+    """Clean runs of the donor batches, and of the batch itself (under None), recorded once each.
+
+    batch: the examples that run; kept [batch]: their indices in the batch handed in, of `n` examples. A donor that is
+    matched with the batch example by example is cut down to the same ones; a reference for means is used whole.
+    """
 
     model: Any
     batch: Batch
+    kept: Tensor
+    n: int
     named: Mapping[str, Batch]
     positions: Positions
     chunk_size: int
-    _kept: dict[tuple, Tensor] = field(default_factory=dict)
+    _values: dict[tuple, Tensor] = field(default_factory=dict)
 
-    def get(self, name: str | None, label: str) -> Batch:
-        """The donor batch of that name; None is the batch itself."""
-        if name is None:
-            return self.batch
+    def whole(self, name: str, label: str) -> Batch:
+        """The donor batch of that name, as it was handed in."""
         if name not in self.named:
             raise KeyError(
                 f"{label}: no donor {name!r}; hand it over as donors={{{name!r}: batch}}. "
@@ -44,28 +49,37 @@ class Donors:
             )
         return self.named[name]
 
-    def value(self, name: str | None, key: Key, needed: Tensor | None) -> Tensor:
+    def matched(self, name: str | None, label: str) -> Batch:
+        """The donor batch of that name, example i standing in for example i; None is the batch itself."""
+        if name is None:
+            return self.batch
+        donor = self.whole(name, label)
+        lining.check_sizes((self.n, self.batch.tokens.shape[1]), donor, label)
+        return donor if len(self.kept) == self.n else donor.select(self.kept)
+
+    def value(self, name: str | None, donor: Batch, key: Key, needed: Tensor | None) -> Tensor:
         """A site's clean value in the donor, [batch pos ...] or [batch head dest source], at all positions.
 
         With positions="read" it is recorded under that setting, so that a patch from the same run changes no bit,
         unless `needed` [batch pos] names a position that is not computed there.
         """
-        donor = self.batch if name is None else self.named[name]
         read = self._reading(donor, key, needed)
-        kept = self._kept.get((name, key, read is None))
-        if kept is None:
-            kept = execute(self.model, donor, read=read, keep=[key], chunk_size=self.chunk_size).kept[key]
-            if read is not None and SITES[key[0]].positions == "dest" and key[1] == self.model.config.n_layers - 1:
-                kept = _spread(kept, read, SITES[key[0]].position_axis, donor.tokens.shape[1])
-            self._kept[name, key, read is None] = kept
-        return kept
+        kept = (name, len(donor), key, read is None)
+        if kept not in self._values:
+            value = execute(self.model, donor, read=read, keep=[key], chunk_size=self.chunk_size).kept[key]
+            if read is not None and self._only_read(key):
+                value = _spread(value, read, SITES[key[0]].position_axis, donor.tokens.shape[1])
+            self._values[kept] = value
+        return self._values[kept]
+
+    def _only_read(self, key: Key) -> bool:
+        return SITES[key[0]].positions == "dest" and key[1] == self.model.config.n_layers - 1
 
     def _reading(self, donor: Batch, key: Key, needed: Tensor | None) -> Tensor | None:
-        if self.positions == "all":
-            return None
         computed = donor.labels != UNREAD
-        in_last = SITES[key[0]].positions == "dest" and key[1] == self.model.config.n_layers - 1
-        if in_last and (needed is None or (needed & ~computed).any()):
+        if self.positions == "all" or not computed.any():
+            return None
+        if self._only_read(key) and (needed is None or (needed & ~computed).any()):
             return None
         return donor.read_positions()
 
@@ -106,7 +120,7 @@ def resolve(
     for edit in edits:
         if edit.selected is not None and not edit.selected.any():
             raise InertIntervention(f"{edit.label}: nothing is selected in any of the {len(batch)} examples")
-    if reason := undone(edits):
+    if reason := undone(edits, model.config.n_heads):
         raise ValueError(reason)
     return edits
 
@@ -116,11 +130,16 @@ def _check_paths(interventions: Sequence[Intervention]) -> None:
         if not isinstance(one.what, Path):
             continue
         for other in interventions:
-            if other is not one and (layer := site_of(other)[1]) is not None and layer < one.what.receiver.layer:
+            if other is not one and _before(site_of(other), one.what.receiver.layer):
                 raise ValueError(
-                    f"{one} is measured against the clean run; {other!s} changes a layer before its receiver. "
+                    f"{one} is measured against the clean run, and {other!s} changes what its receiver reads. "
                     "Run them apart"
                 )
+
+
+def _before(key: Key, layer: int) -> bool:
+    """Whether a site stands before the heads of a layer."""
+    return key[1] is None or key[1] < layer or key == ("resid_pre", layer)
 
 
 def _edit(one: Intervention, model: Any, batch: Batch, visible: Tensor, donors: Donors) -> Edit:
@@ -140,19 +159,17 @@ def _weights_edit(one: Intervention, batch: Batch, visible: Tensor, donors: Dono
     where, what = one.where, one.what
     assert isinstance(where, Edges)
     name, align = (what.donor, what.align) if isinstance(what, Patch) else (None, "position")
-    donor = donors.get(name, str(one))
-    lining.check_sizes(batch, donor, str(one))
+    donor = donors.matched(name, str(one))
     selected = selection(one, batch, visible)
     assert selected is not None
     rows, line_up = lining.aligned_edges(one, batch, donor, align)
-    values = donors.value(name, ("pattern", where.layer), _needed(selected.any(-1), rows, batch, donors))
+    values = donors.value(name, donor, ("pattern", where.layer), _needed(selected.any(-1), rows, batch, donors))
 
     def change(target: Tensor, selected: Tensor, by_head: Tensor) -> Tensor:
         return torch.where(selected[:, None], by_head.movedim(2, 1), target)
 
-    return Edit(
-        str(one), "pattern", where.layer, where.head, selected, change, {"by_head": line_up(values)}, overwrites=True
-    )
+    place = (str(one), "pattern", where.layer, where.head, selected)
+    return Edit(*place, change, {"by_head": line_up(values)}, erases=selected, restores=True)
 
 
 def _needed(selected: Tensor, positions: Tensor, batch: Batch, donors: Donors) -> Tensor:
@@ -174,17 +191,22 @@ def vector_edit(one: Intervention, batch: Batch, donors: Donors) -> Edit:
         return Edit(
             *place,
             lambda target, selected: torch.where(_wide(selected, target), target * by, target),
-            overwrites=by == 0,
+            erases=selected if by == 0 else None,
         )
     if not isinstance(what, Mean | Resample | Patch | Add | Freeze):
-        return Edit(*place, lambda target, selected: target.masked_fill(_wide(selected, target), 0.0), overwrites=True)
+        return Edit(
+            *place,
+            lambda target, selected: target.masked_fill(_wide(selected, target), 0.0),
+            erases=selected,
+            lasting=True,
+        )
     values = _values(one, selected, batch, donors)
     adding = isinstance(what, Add)
 
     def change(target: Tensor, selected: Tensor, by_head: Tensor) -> Tensor:
         return torch.where(_wide(selected, target), target + by_head if adding else by_head, target)
 
-    return Edit(*place, change, {"by_head": values}, overwrites=not adding)
+    return Edit(*place, change, {"by_head": values}, erases=None if adding else selected, restores=not adding)
 
 
 def _wide(selected: Tensor, target: Tensor) -> Tensor:
@@ -196,22 +218,24 @@ def _values(one: Intervention, selected: Tensor, batch: Batch, donors: Donors) -
     assert where is not None and not isinstance(where, Edges)
     key = (where.part, where.layer)
     name = None if isinstance(what, Freeze) else what.donor  # type: ignore[union-attr]
-    donor = donors.get(name, label)
     if isinstance(what, Mean):
-        mask = donor.role(where.pos)
+        reference = donors.whole(what.donor, label)
+        mask = reference.role(where.pos)
         if not mask.any():
-            raise ValueError(f"{label}: the role is empty in all {len(donor)} examples of the donor; there is no mean")
-        value = donors.value(name, key, mask)
+            raise ValueError(
+                f"{label}: the role is empty in all {len(reference)} examples of the donor; there is no mean"
+            )
+        value = donors.value(name, reference, key, mask)
         average = value[mask].double().mean(0).to(value.dtype)
         return average.expand(*selected.shape, *average.shape)
-    lining.check_sizes(batch, donor, label)
+    donor = donors.matched(name, label)
     if isinstance(what, Resample):
         order = lining.derangement(len(batch), what.seed).to(batch.device)
         positions = lining.partners(selected, donor.role(where.pos)[order], label)
-        return lining.take(donors.value(name, key, None)[order], positions)
+        return lining.take(donors.value(name, donor, key, None)[order], positions)
     align = "position" if isinstance(what, Freeze) else what.align  # type: ignore[union-attr]
     positions = lining.aligned(selected, donor, where.pos, align, label)
-    return lining.take(donors.value(name, key, _needed(selected, positions, batch, donors)), positions)
+    return lining.take(donors.value(name, donor, key, _needed(selected, positions, batch, donors)), positions)
 
 
 def _path_edit(one: Intervention, model: Any, batch: Batch, donors: Donors) -> Edit:
@@ -222,16 +246,26 @@ def _path_edit(one: Intervention, model: Any, batch: Batch, donors: Donors) -> E
     held: list[tuple[str, int]] = [("z", layer) for layer in between]
     if not model.config.attn_only:
         held += [("mlp_out", layer) for layer in range(sender.layer, to.layer)]
-    clean = Donors(model, batch, donors.named, "all", donors.chunk_size)
+    clean = replace(donors, positions="all", _values={})
     edits = [vector_edit(Intervention(where=sender, what=what.change), batch, clean)]
     for name, layer in held:
-        values = clean.value(None, (name, layer), None)
+        values = clean.value(None, batch, (name, layer), None)
         edits.append(
             Edit(f"{one} (holding {name} of layer {layer})", name, layer, None, batch.valid, _put, {"by_head": values})
         )
     key = (to.part, to.layer)
     values = execute(model, batch, edits, keep=[key], chunk_size=donors.chunk_size).kept[key]
-    return Edit(str(one), *key, to.head, batch.role(to.pos), _put, {"by_head": values}, overwrites=True)
+    return Edit(
+        str(one),
+        *key,
+        to.head,
+        batch.role(to.pos),
+        _put,
+        {"by_head": values},
+        erases=batch.role(to.pos),
+        lasting=True,
+        restores=True,
+    )
 
 
 def _put(target: Tensor, selected: Tensor, by_head: Tensor) -> Tensor:

@@ -14,9 +14,10 @@ from einops import einsum
 from torch import Tensor
 
 from workbench import rows
+from workbench.edits import Edit, InertIntervention
 from workbench.hooks import Key
-from workbench.resolution import Edit, InertIntervention
 
+ReadAt = Callable[[Key], Tensor | None]
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 5e-6, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 
@@ -65,45 +66,62 @@ def _consumption(key: Key, edited: set[Key], model: Any) -> tuple[list[Key], Key
     return keys, None if consumer is None else (consumer, layer + 1 if name == "resid_post" else layer)
 
 
-def expected(key: Key, model: Any, left: dict[Key, Tensor], arrived: dict[Key, Tensor], read: Tensor | None) -> Tensor:
-    """The consumer of a site, computed from the tensors that left the sites it reads."""
+def expected(
+    key: Key, model: Any, left: dict[Key, Tensor], arrived: dict[Key, Tensor], read: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The consumer of a site, computed from the tensors that left the sites it reads; and the size of the terms that it
+    is summed from, by which rounding is judged."""
     name, layer = key
     if layer is None:
-        return left["embed", None] + left.get(("pos_embed", None), torch.zeros(()))
+        want = left["embed", None] + left.get(("pos_embed", None), torch.zeros(()))
+        return want, want
     block = model.blocks[layer]
 
     def get(one: str) -> Tensor:
         return left[one, layer]
 
     if name in ("q", "k"):
-        return block.attn.scores(get("q"), get("k")).masked_fill(arrived["scores", layer] == rows.HIDDEN, rows.HIDDEN)
+        hidden = arrived["scores", layer] == rows.HIDDEN
+        return block.attn.scores(get("q"), get("k")).masked_fill(hidden, rows.HIDDEN), block.attn.scores(
+            get("q").abs(), get("k").abs()
+        )
     if name == "scores":
-        return rows.softmax(get("scores"))
+        want = rows.softmax(get("scores"))
+        return want, want
     if name in ("v", "pattern"):
-        return einsum(get("pattern"), get("v"), "b head dest source, b source head d_head -> b dest head d_head")
+        return block.attn.mixed(get("pattern"), get("v")), block.attn.mixed(get("pattern").abs(), get("v").abs())
     if name in ("z", "result"):
         return _attn_out(block.attn, get("z"), get("scores"), left.get(key_ := ("result", layer)), arrived.get(key_))
     if name in ("resid_pre", "attn_out"):
-        return _read(get("resid_pre"), read) + get("attn_out")
-    if name in ("resid_mid", "mlp_out"):
+        want = _read(get("resid_pre"), read) + get("attn_out")
+    elif name in ("resid_mid", "mlp_out"):
         mid = block.ln1(get("resid_mid")) if block.norm == "post" else get("resid_mid")
-        return mid + left["mlp_out", layer] if ("mlp_out", layer) in left else mid
-    if name == "mlp_pre":
-        return block.mlp.act(get("mlp_pre"))
-    if name == "mlp_post":
-        return get("mlp_post") @ block.mlp.W_out + block.mlp.b_out
-    out = block.ln2(get("resid_post")) if block.norm == "post" else get("resid_post")
-    if layer < model.config.n_layers - 1:
-        return out
-    return model.unembed(model.ln_final(out) if model.config.norm == "pre" else out)
+        want = mid + left["mlp_out", layer] if ("mlp_out", layer) in left else mid
+    elif name == "mlp_pre":
+        want = block.mlp.act(get("mlp_pre"))
+    elif name == "mlp_post":
+        return _linear(get("mlp_post"), block.mlp.W_out, block.mlp.b_out)
+    else:
+        want = block.ln2(get("resid_post")) if block.norm == "post" else get("resid_post")
+        if layer == model.config.n_layers - 1:
+            final = model.ln_final(want) if model.config.norm == "pre" else want
+            return _linear(final, model.unembed.W_U, model.unembed.b_U)
+    return want, want
 
 
-def _attn_out(attn: Any, z: Tensor, scores: Tensor, after: Tensor | None, before: Tensor | None) -> Tensor:
-    out = einsum(z, attn.W_O, "b dest head d_head, head d_head d_model -> b dest d_model")
+def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return x @ weight + bias, x.abs() @ weight.abs() + bias.abs()
+
+
+def _attn_out(
+    attn: Any, z: Tensor, scores: Tensor, after: Tensor | None, before: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    terms = "b dest head d_head, head d_head d_model -> b dest d_model"
+    out, size = einsum(z, attn.W_O, terms), einsum(z.abs(), attn.W_O.abs(), terms)
     if after is not None and before is not None:
-        out = out + (after - before).sum(2)
+        out, size = out + (after - before).sum(2), size + (after.abs() + before.abs()).sum(2)
     empty = (scores == rows.HIDDEN).all(-1).all(1)
-    return out + attn.b_O.masked_fill(empty[..., None], 0.0)
+    return out + attn.b_O.masked_fill(empty[..., None], 0.0), size + attn.b_O.abs()
 
 
 def _read(value: Tensor, read: Tensor | None) -> Tensor:
@@ -123,38 +141,47 @@ def check(
     left: dict[Key, Tensor],
     arrived: dict[Key, Tensor],
     logits: Tensor,
-    read_at: Callable[[Key], Tensor | None],
+    read_at: ReadAt,
 ) -> None:
-    """Raises InertIntervention where what was consumed is not what was asked for (the examples kept as witnesses)."""
+    """Raises InertIntervention where what was consumed is not what was asked for ."""
     keys = {edit.key: edit.label for edit in edits}
     for key, label in keys.items():
         consumer = _consumption(key, set(keys), model)[1]
+        name = "the logits" if consumer is None else f"{consumer[0]} of layer {consumer[1]}"
         got = logits if consumer is None else arrived[consumer]
-        want = expected(key, model, left, arrived, read_at(consumer or key))
-        if not agree(got, want.to(got.dtype)):
-            name = "the logits" if consumer is None else f"{consumer[0]} of layer {consumer[1]}"
+        want, size = expected(key, model, left, arrived, read_at(consumer or key))
+        if bool(want.isnan().any()):
+            raise ValueError(f"{label}: the edit gives NaN at {name}; it, or the weights, hold NaN or infinity")
+        if not agree(got, want.to(got.dtype), size):
             raise InertIntervention(
-                f"{label}: the edit of {key[0]} did not reach {name}: what was consumed there is not what was "
-                "asked for. "
-                "The site is not live in this model, or a hook after it replaces the value"
+                f"{label}: the edit of {key[0]} did not reach {name}: what was consumed there is not what was asked "
+                "for. The site is not live in this model"
             )
 
 
-def check_sum(model: Any, kept: dict[Key, Tensor]) -> None:
+def summed(model: Any) -> tuple[set[Key], set[Key]]:
+    """The sites to be kept as they leave, and as they arrive, for `check_sum`."""
+    layers = range(model.config.n_layers)
+    return {(name, layer) for name in ("resid_pre", "attn_out") for layer in layers}, {("resid_mid", i) for i in layers}
+
+
+def check_sum(model: Any, left: dict[Key, Tensor], arrived: dict[Key, Tensor], read_at: ReadAt) -> None:
     """Raises ValueError unless resid_mid == resid_pre + attn_out in every layer."""
     for layer in range(model.config.n_layers):
-        total = kept["resid_pre", layer] + kept["attn_out", layer]
-        if not agree(kept["resid_mid", layer], total):
+        at = read_at(("resid_mid", layer))
+        total = _read(left["resid_pre", layer], at) + left["attn_out", layer]
+        if not agree(arrived["resid_mid", layer], total, total):
             raise ValueError(
                 f"resid_mid is not resid_pre + attn_out in layer {layer} of this {type(model).__name__}: its sites do "
                 "not mean what this workbench's words mean, and interventions on it would be mislabelled"
             )
 
 
-def agree(got: Tensor, want: Tensor) -> bool:
-    """Equal within rounding: the dtype's tolerance × the largest value; infinities must stand in the same places."""
+def agree(got: Tensor, want: Tensor, size: Tensor) -> bool:
+    """Equal within rounding: the dtype's tolerance × the largest of `size`, the terms summed; infinities must stand in
+    the same places."""
     if got.shape != want.shape or not torch.equal(got.isinf(), want.isinf()):
         return False
     one, other = got.masked_fill(got.isinf(), 0).double(), want.masked_fill(want.isinf(), 0).double()
-    scale = max(float(other.abs().max()), 1.0) if other.numel() else 1.0
-    return bool(((one - other).abs() <= TOLERANCE[got.dtype] * scale).all())
+    largest = float(size.masked_fill(size.isinf(), 0).abs().max()) if size.numel() else 0.0
+    return bool(((one - other).abs() <= TOLERANCE[got.dtype] * largest).all())

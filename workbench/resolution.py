@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,83 +11,9 @@ from torch import Tensor
 
 from workbench import rows
 from workbench.batch import UNREAD, Batch
+from workbench.edits import Edit, EmptyRow
 from workbench.interventions import Custom, Edges, Intervention, KeepOnly, Path, Scale, Uniform, Zero
-from workbench.sites import SITES, site
-
-
-class MissingExamples(ValueError):
-    """Some examples have no position or visible edge where an intervention asks for one."""
-
-
-class InertIntervention(RuntimeError):
-    """An intervention did not land: nothing selected, a site that did not fire, or an edit thrown away downstream."""
-
-
-class EmptyRow(ValueError):
-    """An intervention left a row with no visible source, and nobody said what becomes of it."""
-
-
-@dataclass(frozen=True, eq=False)
-class Edit:
-    """One change of one site's tensor, ready to be made.
-
-    selected: [batch dest source] or [batch pos], what is asked for; None for a custom function of the whole tensor.
-    tensors: what `change` needs besides, each [batch pos ...]; they are narrowed to the examples and positions at hand.
-    change: (target, selected, **tensors) → a new target, on [batch head dest source] or [batch pos (head) width].
-    weights: whether it acts on rows of scores, where idleness is judged by what a row still sees.
-    """
-
-    label: str
-    site: str
-    layer: int | None
-    head: int | None
-    selected: Tensor | None
-    change: Callable[..., Tensor]
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    overwrites: bool = False
-
-    @property
-    def key(self) -> tuple[str, int | None]:
-        return self.site, self.layer
-
-    @property
-    def rows(self) -> Tensor:
-        """The rows or positions acted on, [batch pos]."""
-        assert self.selected is not None
-        return self.selected.any(-1) if self.selected.ndim == 3 else self.selected
-
-    def narrowed(self, examples: slice, read: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """What is selected and needed in some examples, at the positions computed ([batch read], or None: at all)."""
-        assert self.selected is not None
-        everything = {"selected": self.selected, **self.tensors}
-        out = {name: _at(value[examples], read) for name, value in everything.items()}
-        return out.pop("selected"), out
-
-    def on(self, tensor: Tensor, examples: slice, read: Tensor | None) -> Tensor:
-        """The whole site's tensor with the change made, in the heads it names."""
-        if self.selected is None:
-            return self.change(tensor)
-        selected, tensors = self.narrowed(examples, read)
-        axis = site(self.site).head_axis
-        if axis is None or self.head is None:
-            return self.change(tensor, selected, **tensors)
-        one = slice(self.head, self.head + 1)
-        if "by_head" in tensors:
-            tensors["by_head"] = tensors["by_head"][:, :, one]
-        before = tensor[:, one] if axis == 1 else tensor[:, :, one]
-        after = self.change(before, selected, **tensors)
-        out = tensor.clone()
-        out[(slice(None),) * axis + (one,)] = after
-        return out
-
-
-def _at(value: Tensor, read: Tensor | None) -> Tensor:
-    if read is None:
-        return value
-    return value[torch.arange(len(value), device=value.device)[:, None], read]
-
-
-# Locations -----------------------------------------------------------------------------------------------------------
+from workbench.sites import SITES
 
 
 def site_of(intervention: Intervention) -> tuple[str, int | None]:
@@ -131,6 +56,20 @@ def missing(interventions: Sequence[Intervention], batch: Batch, visible: Tensor
     return out
 
 
+def hidden_edges(interventions: Sequence[Intervention], batch: Batch, visible: Tensor) -> list[str]:
+    """A sentence for each intervention some of whose edges the mask hides anyway."""
+    said = []
+    for one in interventions:
+        if isinstance(one.where, Edges) and one.where.source is not None:
+            asked = batch.edges(one.where.dest, one.where.source)
+            hidden = int((asked & ~visible).sum())
+            if hidden:
+                said.append(
+                    f"{one}: the mask hides {hidden} of the {int(asked.sum())} edges asked for, with or without it"
+                )
+    return said
+
+
 def _reason(one: Intervention, batch: Batch, example: int) -> str:
     where = one.where
     if not isinstance(where, Edges):
@@ -167,37 +106,6 @@ def reaches(edit: Edit, batch: Batch, visible: Tensor, n_layers: int) -> bool:
     return bool((edit.rows & dest).any())
 
 
-def undone(edits: Sequence[Edit]) -> str | None:
-    """Why the list contradicts itself: some edit would undo another; None where it does not."""
-    for index, edit in enumerate(edits):
-        for other in edits[:index]:
-            if edit.layer != other.layer or (None not in (edit.head, other.head) and edit.head != other.head):
-                continue
-            if edit.selected is None or other.selected is None:
-                continue
-            first, last = (edit, other) if (edit.site, other.site) == ("scores", "pattern") else (other, edit)
-            if last.overwrites and _overlap(first, last):
-                return f"{last.label!r} would undo {first.label!r}; leave one of them out"
-    return None
-
-
-def _overlap(first: Edit, last: Edit) -> bool:
-    assert first.selected is not None and last.selected is not None
-    if first.site == last.site == "scores":
-        if first.label.startswith(("cut", "keep only")):
-            return False
-        if not last.label.startswith("uniform"):
-            return bool((~first.selected | last.selected).all())
-        return bool((first.rows & last.rows).any())
-    if (first.site, last.site) == ("scores", "pattern"):
-        touched = first.selected if first.label.startswith("cut") else first.rows[:, :, None]
-        return bool((touched & last.selected).any())
-    return first.site == last.site and bool((first.selected & last.selected).any())
-
-
-# Edits of rows -------------------------------------------------------------------------------------------------------
-
-
 def edge_edit(one: Intervention, batch: Batch, visible: Tensor, n_heads: int) -> Edit:
     """The edit of scores or weights that needs no donor."""
     where, what = one.where, one.what
@@ -205,15 +113,21 @@ def edge_edit(one: Intervention, batch: Batch, visible: Tensor, n_heads: int) ->
     selected = selection(one, batch, visible)
     assert selected is not None
     name, layer = site_of(one)
+    # Of a relation, the rows that have an edge of it, hidden or not; of roles, every row of `dest`.
+    related = where.source is not None and where.source in batch.relations
+    rows = batch.edges(where.dest, where.source).any(-1) if related else batch.role(where.dest)
+    whole = (rows[:, :, None] & batch.valid[:, None, :]).expand_as(selected)
     tensors: dict[str, Tensor] = {}
     if what.op in ("keep_only", "uniform", "shuffle"):
-        tensors["rows"] = batch.role(where.dest) if where.source not in batch.relations else selected.any(-1)
+        tensors["rows"] = rows
     if what.op == "shuffle":
         generator = torch.Generator().manual_seed(what.seed)  # type: ignore[union-attr]
         order = torch.rand(len(batch), batch.tokens.shape[1], n_heads, batch.tokens.shape[1], generator=generator)
         tensors["by_head"] = order.to(batch.device)
     if getattr(what, "empty", None) == "self":
         tensors["own"] = torch.eye(batch.tokens.shape[1], dtype=torch.bool, device=batch.device).expand_as(selected)
+    made = {"keep_only": whole & visible & ~selected, "uniform": whole & visible, "shuffle": whole & visible}
+    erases = {"cut": selected, "zero": selected, "keep_only": whole & ~selected, "uniform": whole}
     return Edit(
         label=str(one),
         site=name,
@@ -222,7 +136,9 @@ def edge_edit(one: Intervention, batch: Batch, visible: Tensor, n_heads: int) ->
         selected=selected,
         change=_row_change(one),
         tensors=tensors,
-        overwrites=what.op in ("uniform", "zero", "cut", "keep_only"),
+        made=made.get(what.op, selected),
+        erases=erases.get(what.op),
+        lasting=what.op in ("cut", "keep_only", "zero"),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import torch
+from jaxtyping import Bool, Float, Int
 from pydantic import BaseModel, ConfigDict, Discriminator, Field
 from torch import Tensor
 
@@ -51,7 +52,11 @@ def control_of(relation: str, *, seed: int) -> Control:
     return Control(of=relation, seed=seed)
 
 
-def top_relation(pattern: Tensor, dest: Tensor, visible: Tensor) -> Tensor:
+def top_relation(
+    pattern: Float[Tensor, "batch dest source"],
+    dest: Bool[Tensor, "batch dest"],
+    visible: Bool[Tensor, "batch dest source"],
+) -> Bool[Tensor, "batch dest source"]:
     """pattern [batch dest source] of one head, dest [batch dest], visible [batch dest source] → [batch dest source].
 
     >>> weights = torch.tensor([[[1.0, 0.0], [0.5, 0.5]]])
@@ -66,7 +71,12 @@ def top_relation(pattern: Tensor, dest: Tensor, visible: Tensor) -> Tensor:
     return first & visible & dest[:, :, None]
 
 
-def control_relation(relation: Tensor, visible: Tensor, classes: Tensor, seed: int) -> Tensor:
+def control_relation(
+    relation: Bool[Tensor, "batch dest source"],
+    visible: Bool[Tensor, "batch dest source"],
+    classes: Int[Tensor, "batch source"],
+    seed: int,
+) -> Bool[Tensor, "batch dest source"]:
     """relation, visible [batch dest source], classes [batch pos] → [batch dest source]; a row with no candidate gets
     none.
 

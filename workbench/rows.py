@@ -9,22 +9,27 @@ from __future__ import annotations
 import math
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 HIDDEN = -math.inf
+Scores = Float[Tensor, "*row source"]
+Weights = Float[Tensor, "*row source"]
+Sources = Bool[Tensor, "*row source"]
+Rows = Bool[Tensor, "*row"]
 
 
-def visible(scores: Tensor) -> Tensor:
+def visible(scores: Scores) -> Sources:
     """Which sources a row can still read, a mask of the scores' shape."""
     return scores > HIDDEN
 
 
-def exact(values: Tensor) -> Tensor:
+def exact(values: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
     """The values in float32 or better."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
-def softmax(scores: Tensor) -> Tensor:
+def softmax(scores: Scores) -> Weights:
     """Weights of each row, in float32 or better; hidden sources get exactly 0, a row with none visible is all 0.
 
     scores, weights [... source]. Scaled dot-product attention: Vaswani et al. 2017, equation 1.
@@ -34,28 +39,28 @@ def softmax(scores: Tensor) -> Tensor:
     return torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
 
 
-def cut(scores: Tensor, selected: Tensor) -> Tensor:
+def cut(scores: Scores, selected: Sources) -> Scores:
     """The selected sources' scores become −∞, so that the rest renormalises: w'ₖ = wₖ / (1 − w_cut)."""
     return scores.masked_fill(selected, HIDDEN)
 
 
-def keep_only(scores: Tensor, selected: Tensor, rows: Tensor) -> Tensor:
+def keep_only(scores: Scores, selected: Sources, rows: Rows) -> Scores:
     """In `rows` [...], every source but the selected ones is cut."""
     return scores.masked_fill(rows[..., None] & ~selected, HIDDEN)
 
 
-def uniform(scores: Tensor, selected: Tensor, rows: Tensor) -> Tensor:
+def uniform(scores: Scores, selected: Sources, rows: Rows) -> Scores:
     """In `rows` [...], equal weight on the selected sources that are visible and 0 elsewhere."""
     level = torch.zeros_like(scores).masked_fill(~(selected & visible(scores)), HIDDEN)
     return torch.where(rows[..., None], level, scores)
 
 
-def scale(scores: Tensor, selected: Tensor, by: float) -> Tensor:
+def scale(scores: Scores, selected: Sources, by: float | int) -> Scores:
     """The selected weights times `by` > 0, then the row renormalises: `log by` is added to the score."""
     return torch.where(selected, scores + math.log(by), scores)
 
 
-def shuffle(scores: Tensor, rows: Tensor, order: Tensor) -> Tensor:
+def shuffle(scores: Scores, rows: Rows, order: Float[Tensor, "*row source"]) -> Scores:
     """In `rows` [...], the visible weights change places: visible sources, sorted by `order`, take each other's score.
 
     `order` [... source] holds random numbers; the permutation is uniform over the visible sources.
@@ -67,12 +72,12 @@ def shuffle(scores: Tensor, rows: Tensor, order: Tensor) -> Tensor:
     return torch.where(rows[..., None], moved, scores)
 
 
-def attend_to_self(scores: Tensor, rows: Tensor, own: Tensor) -> Tensor:
+def attend_to_self(scores: Scores, rows: Rows, own: Sources) -> Scores:
     """In `rows` [...], all the weight goes to the row's own position; `own` [... source] marks it."""
     level = torch.zeros_like(scores).masked_fill(~own, HIDDEN)
     return torch.where(rows[..., None], level, scores)
 
 
-def zero(weights: Tensor, selected: Tensor) -> Tensor:
+def zero(weights: Weights, selected: Sources) -> Weights:
     """The selected weights become 0 after the softmax; the row no longer sums to 1."""
     return weights.masked_fill(selected, 0.0)

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
-from workbench import proof
 from workbench.batch import Batch
+from workbench.edits import Edit, EmptyRow, InertIntervention, MissingExamples
 from workbench.hooks import Key, hook_point
 from workbench.interventions import Intervention
 from workbench.passes import Moment, execute
 from workbench.preparation import Donors, Positions, check_places, resolve
-from workbench.resolution import Edit, EmptyRow, InertIntervention, MissingExamples, missing, reaches
+from workbench.resolution import hidden_edges, missing, reaches
 from workbench.sites import site
 
 __all__ = ["EmptyRow", "InertIntervention", "MissingExamples", "Recording", "Run", "absent", "record", "run"]
@@ -66,14 +65,18 @@ def run(
     donors: Mapping[str, Batch] | None = None,
     positions: Positions = "all",
     on_missing: OnMissing = "raise",
+    left_out: Mapping[int, str] | None = None,
     chunk_size: int = 4096,
 ) -> Run:
     """Runs a model on a batch with interventions in force, and proves that each landed.
 
-    donors: name → batch for `patch`, `mean`, `resample`, `add`; example i of a donor stands in for example i of the
-    batch. positions: "read" computes only what is read (labels ≠ −100) in the last layer; logits are then [batch read
-    d_vocab]. on_missing: an example with an empty role or no visible edge raises `MissingExamples`; "skip" leaves it
-    out and counts it.
+    donors: name → batch, of which `patch`, `mean`, `resample`, `add` take the one they name; example i of a donor
+        stands in for example i of the batch (a mean is over the whole donor).
+    positions: "read" computes only what is read (labels ≠ −100) in the last layer; logits are [batch read d_vocab].
+    on_missing: an example with an empty role or no visible edge raises `MissingExamples`; "skip" leaves it out and
+        counts it.
+    left_out: example → reason, for examples that must not run whatever this list needs (a study drops them from every
+        condition).
 
     Raises `InertIntervention` where an edit did not land, `EmptyRow` where a row lost its last source, KeyError for
     unknown roles, sites, layers, heads and donors, ValueError for contradictory lists and logits that are not finite.
@@ -85,7 +88,7 @@ def run(
     >>> run(model, batch, [cut(Edges(layer=1, dest="last", source="first"))]).logits.shape
     torch.Size([1, 3, 8])
     """
-    prepared = _prepare(model, batch, interventions, donors, positions, on_missing, chunk_size)
+    prepared = _prepare(model, batch, interventions, donors, positions, on_missing, left_out, chunk_size)
     return _run(model, prepared, positions, chunk_size, (), "after", None)[0]
 
 
@@ -112,7 +115,7 @@ def record(
     if isinstance(sites, str):
         raise TypeError(f"sites come as a list: [{sites!r}], also when there is one")
     keep = [key for one in sites for key in _keys(model, one)]
-    prepared = _prepare(model, batch, interventions, donors, "all", on_missing, chunk_size)
+    prepared = _prepare(model, batch, interventions, donors, "all", on_missing, None, chunk_size)
     outcome, values, gradients = _run(model, prepared, "all", chunk_size, keep, moment, gradients_of)
     return Recording({key: values[key] for key in keep}, gradients, outcome)
 
@@ -133,6 +136,7 @@ class _Prepared:
     kept: Tensor
     skipped: dict[int, str]
     edits: list[Edit]
+    unread: list[bool]
     notes: list[str]
 
 
@@ -150,29 +154,32 @@ def _prepare(
     donors: Mapping[str, Batch] | None,
     positions: Positions,
     on_missing: OnMissing,
+    left_out: Mapping[int, str] | None,
     chunk_size: int,
 ) -> _Prepared:
     _check_arguments(model, batch, positions, on_missing)
-    skipped = absent(model, batch, interventions)
-    batch = batch.to(_device(model))
     named = {name: donor.to(_device(model)) for name, donor in (donors or {}).items()}
+    for name, donor in named.items():
+        _check_tokens(model, donor, f" of donor {name!r}")
+    missed = {
+        example: why for example, why in absent(model, batch, interventions).items() if example not in (left_out or {})
+    }
+    if missed and on_missing == "raise":
+        raise MissingExamples(_say_missing(missed, len(batch)))
+    skipped = {**(left_out or {}), **missed}
+    n, batch = len(batch), batch.to(_device(model))
     kept = torch.tensor([i for i in range(len(batch)) if i not in skipped], dtype=torch.long, device=batch.device)
-    if skipped:
-        if on_missing == "raise":
-            raise MissingExamples(_say_missing(skipped, len(batch)))
-        if not len(kept):
-            raise MissingExamples(f"no example is left: {_say_missing(skipped, len(batch))}")
-        whole, batch = batch, batch.select(kept)
-        named = {name: donor.select(kept) if len(donor) == len(whole) else donor for name, donor in named.items()}
-    _check_stream(model, batch)
+    if not len(kept):
+        raise MissingExamples(f"no example is left: {_say_missing(skipped, n)}")
+    batch = batch.select(kept) if skipped else batch
     visible = model.visible(batch.tokens, batch.valid)
-    edits = resolve(model, batch, interventions, visible, Donors(model, batch, named, positions, chunk_size))
-    notes = [
-        f"{edit.label}: cannot reach what is read; its effect is 0 by construction"
-        for edit in edits
-        if not reaches(edit, batch, visible, model.config.n_layers)
-    ]
-    return _Prepared(batch, kept, skipped, edits, notes)
+    edits = resolve(model, batch, interventions, visible, Donors(model, batch, kept, n, named, positions, chunk_size))
+    notes = hidden_edges(interventions, batch, visible)
+    lost = [not reaches(edit, batch, visible, model.config.n_layers) for edit in edits]
+    for edit, unread in zip(edits, lost, strict=True):
+        if unread:
+            notes.append(f"{edit.label}: cannot reach what is read; its effect there is 0 by construction")
+    return _Prepared(batch, kept, skipped, edits, lost, notes)
 
 
 def _run(
@@ -198,24 +205,11 @@ def _run(
     _check_finite(out.logits)
     idle = [
         f"{edit.label}: landed and changed nothing; every value it asked for was there already"
-        for edit, nothing in zip(prepared.edits, out.idle, strict=True)
-        if nothing
+        for edit, nothing, unread in zip(prepared.edits, out.idle, prepared.unread, strict=True)
+        if nothing and not unread
     ]
     outcome = Run(out.logits, batch, prepared.kept, prepared.skipped, tuple(prepared.notes + idle))
     return outcome, out.kept, out.gradients
-
-
-_checked: WeakSet[Any] = WeakSet()
-"""Models whose residual stream was found to be the sum that it should be, on first use."""
-
-
-def _check_stream(model: Any, batch: Batch) -> None:
-    if model not in _checked:
-        keep = [
-            (name, layer) for name in ("resid_pre", "attn_out", "resid_mid") for layer in range(model.config.n_layers)
-        ]
-        proof.check_sum(model, execute(model, batch.select(slice(0, 2)), keep=keep).kept)
-        _checked.add(model)
 
 
 def _device(model: Any) -> torch.device:
@@ -233,9 +227,15 @@ def _check_arguments(model: Any, batch: Batch, positions: str, on_missing: str) 
         raise ValueError(f"on_missing={on_missing!r}; there are: 'raise', 'skip'")
     if not len(batch):
         raise ValueError("the batch has no examples")
-    top = int(batch.tokens.max())
-    if top >= model.config.d_vocab or int(batch.tokens.min()) < 0:
-        raise ValueError(f"token {top} does not fit this model, whose tokens are 0 to {model.config.d_vocab - 1}")
+    _check_tokens(model, batch, "")
+
+
+def _check_tokens(model: Any, batch: Batch, whose: str) -> None:
+    low, high, most = int(batch.tokens.min()), int(batch.tokens.max()), model.config.d_vocab - 1
+    if low < 0 or high > most:
+        raise ValueError(
+            f"token {low if low < 0 else high}{whose} does not fit this model, whose tokens are 0 to {most}"
+        )
 
 
 def _check_finite(logits: Tensor) -> None:

@@ -11,9 +11,12 @@ import math
 import multiprocessing
 import os
 import queue
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
-from contextlib import ExitStack
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -25,6 +28,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from workbench import checkpoints
+from workbench.batch import UNREAD
 from workbench.checkpoints import Trained
 from workbench.devices import choose, one_thread
 from workbench.models.config import ModelConfig
@@ -32,6 +36,7 @@ from workbench.models.transformer import Transformer
 from workbench.task import Task, derive_seed, identity
 
 STEPS_A_BLOCK = 50
+GUARD = "put what it does under `if __name__ == '__main__':`"
 MEANING = 1
 Trainer = Literal["single", "ensemble"]
 Curve = list[dict[str, float]]
@@ -40,8 +45,12 @@ Curve = list[dict[str, float]]
 class Recipe(BaseModel):
     """How a model is trained: AdamW, linear warm-up, cosine to zero, cross-entropy at the positions that are read.
 
-    lr: the peak rate. stop_at: training ends when a batch reaches this accuracy (None: never early). curve_every: steps
-    between points of the curve.
+    lr: the peak rate. warmup: steps in which the rate rises to it. curve_every: steps between points of the curve.
+    stop_at: training ends at the first point of the curve whose batch reaches this accuracy (None: never early).
+
+    >>> recipe = Recipe(steps=1000, lr=3e-3, warmup=100)
+    >>> recipe.rate(0), recipe.rate(99), recipe.rate(1000)
+    (3e-05, 0.003, 0.0)
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -66,12 +75,22 @@ class Recipe(BaseModel):
 
 
 def training_batches(task: Task, recipe: Recipe, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """What a model seed is trained on: tokens [batch pos], read [batch read], labels [batch read], one a step."""
+    """What a model seed is trained on: tokens [batch pos], read [batch read], labels [batch read], one a step.
+
+    A position that `read` repeats has its label once, and `UNREAD` after. Raises ValueError for a task that pads.
+    """
     for block in range(math.ceil(recipe.steps / STEPS_A_BLOCK)):
         steps = min(STEPS_A_BLOCK, recipe.steps - block * STEPS_A_BLOCK)
         drawn = task.sample(steps * recipe.batch_size, derive_seed("train", seed, block))
+        if not drawn.valid.all():
+            raise ValueError(
+                f"task {task.name!r} draws padded sequences, and training reads every position as a token; "
+                "make its sequences of one length"
+            )
         read = drawn.read_positions()
-        labels = drawn.labels.gather(1, read)
+        repeated = read == read[:, :1]
+        repeated[:, 0] = False
+        labels = drawn.labels.gather(1, read).masked_fill(repeated, UNREAD)
         for step in range(steps):
             here = slice(step * recipe.batch_size, (step + 1) * recipe.batch_size)
             yield drawn.tokens[here], read[here], labels[here]
@@ -125,9 +144,11 @@ def train_many(
     """A trained model per model seed, in order. A checkpoint that is there already is loaded, not trained again.
 
     device: "auto" (CUDA, then CPU), "cpu", "cuda", "mps"; any but the CPU passes a parity check first. home: the
-    folder of runs. Raises ValueError where task and model do not fit.
+    folder of runs. Raises ValueError where task and model do not fit. A script that defines the task itself trains
+    several seeds under `if __name__ == "__main__":`, since worker processes import it.
     """
     _check(task, config, seeds)
+    seeds = [int(seed) for seed in seeds]
     where = choose(device)
     trainer: Trainer = "single" if where.type == "cpu" else "ensemble"
     place = checkpoints.home(home) / "checkpoints"
@@ -158,8 +179,17 @@ def _check(task: Task, config: ModelConfig, seeds: Sequence[int]) -> None:
             f"the model has d_vocab={config.d_vocab} and n_ctx={config.n_ctx}; task {task.name!r} needs "
             f"{len(task.vocabulary)} and {task.length}"
         )
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"model seeds must be one or more, each once; got {list(seeds)}")
+    whole = all(isinstance(seed, Integral) and not isinstance(seed, bool) for seed in seeds)
+    if not whole or not len(seeds) or len(set(seeds)) < len(seeds):
+        raise ValueError(f"model seeds must be one or more whole numbers, each once; got {list(seeds)}")
+    if torch.get_default_dtype() != torch.float32:
+        raise ValueError(
+            f"models are trained in float32, and torch's default is {torch.get_default_dtype()}; "
+            "train before you change it, and convert the model"
+        )
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        # A worker imports the script that started it: training again there would wait for its own parent for ever.
+        raise RuntimeError(f"this script trains when it is imported; {GUARD}")
 
 
 Keep = Callable[[int, dict[str, Tensor], Curve], None]
@@ -201,8 +231,10 @@ def _fit_in_processes(
     if method == "forkserver":
         context.set_forkserver_preload(["workbench.training"])
     steps = context.Queue()
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(steps,)) as pool:
-        jobs = {pool.submit(_work, task, config, recipe, seed): seed for seed in seeds}
+        with _script_left_alone(type(task).__module__):
+            jobs = {pool.submit(_work, task, config, recipe, seed): seed for seed in seeds}
         pending = set(jobs)
         try:
             while pending:
@@ -210,11 +242,32 @@ def _fit_in_processes(
                 for job in done:
                     keep(jobs[job], *job.result())
                 _drain(steps, tick)
-        except BaseException:
+        except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
+            for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise RuntimeError(
+                    f"a training process ended before its model was trained: it was killed or ran out of memory, or "
+                    f"the script that started it trains when it is imported: then {GUARD}"
+                ) from error
             raise
+
+
+@contextmanager
+def _script_left_alone(module: str) -> Iterator[None]:
+    """Workers that start in here do not import the running script, unless it is the module they need."""
+    main = sys.modules["__main__"]
+    kept: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
+    if module == "__main__" or not kept:
+        yield
+        return
+    try:
+        vars(main).pop("__file__", None)
+        main.__spec__ = None
+        yield
+    finally:
+        vars(main).update(kept)
 
 
 def _drain(steps: Any, tick: Callable[[int], Any]) -> None:
@@ -244,8 +297,9 @@ def _work(task: Task, config: ModelConfig, recipe: Recipe, seed: int) -> tuple[d
             _steps.put(waiting)
             waiting = 0
 
-    state, curve = fit(task, config, recipe, seed, tick)
-    return state, curve
+    trained = fit(task, config, recipe, seed, tick)
+    _steps.put(waiting)
+    return trained
 
 
 def _optimiser(parameters: list[Tensor], recipe: Recipe) -> torch.optim.AdamW:

@@ -1,16 +1,13 @@
 """Training curves: every trained model is a line of its own."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
+import seaborn as sns
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from workbench.figures.frames import check_rows, check_shares
-from workbench.figures.style import COLOURS, LINES, literal, settled, styled
+from workbench.figures.style import PALETTE, literal, settled, styled
 
 
 @styled
@@ -29,32 +26,27 @@ def training_curves(curves: pd.DataFrame, *, title: str | None = None) -> Figure
     _check(curves)
     figure = Figure(figsize=(7.6, 3.3), layout="constrained")
     losses, accuracies = figure.subplots(1, 2)
-    handles, names = [], []
-    for number, (model, of_model) in enumerate(curves.groupby("model", observed=True, sort=False)):
-        look: dict[str, Any] = {
-            "color": COLOURS[number % len(COLOURS)],
-            "linestyle": LINES[number % len(LINES)],
-        }
-        seeds = [rows.sort_values("step") for _, rows in of_model.groupby("model_seed")]
-        for rows in seeds:
-            _line(losses, rows, "loss", look)
-            _line(accuracies, rows, "accuracy", look)
-        handles.append(Line2D([], [], linewidth=1.6, **look))
-        names.append(f"{literal(model)} ({len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'})")
+    numbers, models = pd.factorize(curves["model"], use_na_sentinel=False)
+    numbered = curves.assign(model=numbers).reset_index(drop=True)
+    for axes, column in ((losses, "loss"), (accuracies, "accuracy")):
+        sns.lineplot(
+            numbered, x="step", y=column, hue="model", style="model", units="model_seed",
+            estimator=None, palette=PALETTE, linewidth=1.1, alpha=0.75, legend="full", ax=axes,
+        )  # fmt: skip
+        handles = axes.get_legend().legend_handles
+        axes.get_legend().remove()
+    for handle in handles:
+        handle.set(linewidth=1.6, alpha=1)
     losses.set(xlabel="training step", ylabel="loss (nats)", ylim=(0, None))
     accuracies.set(xlabel="training step", ylabel="accuracy", ylim=(-0.02, 1.02), yticks=(0, 0.2, 0.4, 0.6, 0.8, 1))
     accuracies.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    legend = figure.legend(handles, [""] * len(handles), loc="outside lower center", ncols=min(len(handles), 3))
-    for text, name in zip(legend.get_texts(), names, strict=True):  # a label given to legend() may not start with "_"
-        text.set_text(name)
+    legend = figure.legend(handles, [""] * len(models), loc="outside lower center", ncols=min(len(models), 3))
+    seeds = numbered.groupby("model")["model_seed"].nunique()
+    for text, model, count in zip(legend.get_texts(), models, seeds, strict=True):  # a label may not start with "_"
+        text.set_text(f"{literal(model)} ({count} {'seed' if count == 1 else 'seeds'})")
     if title is not None:
         figure.suptitle(literal(title), parse_math=False)
     return settled(figure)
-
-
-def _line(axes: Axes, rows: pd.DataFrame, column: str, look: dict[str, Any]) -> None:
-    measured = rows[rows[column].notna()]
-    axes.plot(measured["step"], measured[column], linewidth=1.1, alpha=0.75, **look)
 
 
 def _check(curves: pd.DataFrame) -> None:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from workbench.figures.frames import check_rows, check_shares
-from workbench.figures.style import ACCENT, COLOURS, in_a_row, inches, literal, settled, styled, wrapped
+from workbench.figures.style import ACCENT, BLUE, in_a_row, inches, literal, settled, styled, wrapped
 
 DOTS = (0.04, 0.34)  # the band of a row, below its middle, in which the seeds lie
 MARK = -0.12  # the mean, above the middle
@@ -48,9 +48,9 @@ def accuracy_under_intervention(
     """
     order = list(summary.get("condition", ())) if order is None else list(order)
     _check_accuracy(summary, seeds, references, order, labels or {})
-    rows = [wrapped((labels or {}).get(condition, condition), 2.6, 9) for condition in order]
+    rows = [wrapped((labels or {}).get(condition, condition), 3.4, 9) for condition in order]
     per_row = max(0.46, 0.16 * max(row.count("\n") + 1 for row in rows) + 0.1)
-    figure = Figure(figsize=(8.2, 1.7 + per_row * len(order)), layout="constrained")
+    figure = Figure(figsize=(8.8, 1.7 + per_row * len(order)), layout="constrained")
     axes = figure.subplots()
     _rows(axes, rows)
     offsets = _offsets(seeds["model_seed"])
@@ -61,7 +61,7 @@ def accuracy_under_intervention(
         _mean(axes, row, *by_condition.loc[condition, ["estimate", "low", "high"]].astype(float))
     axes.set(xlim=(-0.01, 1.01), xticks=(0, 0.2, 0.4, 0.6, 0.8, 1), xlabel="accuracy")
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    _reference_lines(axes, references, width=8.2 - 1.6 - max(inches(row, 9) for row in rows))
+    _reference_lines(axes, references, width=8.8 - 1.6 - max(inches(row, 9) for row in rows))
     measured = by_condition.loc[order, "low"].notna().any()
     _legend(figure, axes, interval if measured else "mean over trained models", bar=measured)
     if title is not None:
@@ -133,7 +133,7 @@ def _offsets(seeds: pd.Series) -> dict[int, float]:
 
 
 def _dot(label: str) -> dict:
-    return {"s": 11, "color": COLOURS[0], "alpha": 0.75, "linewidths": 0, "clip_on": False, "label": label, "zorder": 3}
+    return {"s": 11, "color": BLUE, "alpha": 0.75, "linewidths": 0, "clip_on": False, "label": label, "zorder": 3}
 
 
 def _mean(axes: Axes, row: int, estimate: float, low: float, high: float, *, written: bool = True) -> None:

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from math import ceil
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+import seaborn as sns
 from einops import rearrange
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.collections import Collection
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
@@ -63,8 +64,8 @@ def pattern_grid(
     """
     grid = laid_out(pattern, source_tokens, dest_tokens, visible, boxed, orientation)
     if ax is not None:
-        image = _draw(ax, grid, title)
-        ax.figure.colorbar(image, ax=ax, label="attention weight")
+        cells = _draw(ax, grid, title)
+        ax.figure.colorbar(cells, ax=ax, label="attention weight")
         figure = ax.get_figure(root=True)
         assert figure is not None
         return figure
@@ -121,43 +122,51 @@ def _figure(
     figure = Figure(figsize=size, layout="compressed")
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes, grid, name in zip(panels.flat, grids.values(), titles, strict=False):
-        image = _draw(axes, grid, name, width=max(width, 2.4))
+        cells = _draw(axes, grid, name, width=max(width, 2.4))
     for axes in panels.flat[len(grids) :]:
         axes.remove()
-    figure.colorbar(image, ax=list(panels.flat[: len(grids)]), label="attention weight", pad=0.02, aspect=20 * rows)
+    figure.colorbar(cells, ax=list(panels.flat[: len(grids)]), label="attention weight", pad=0.02, aspect=20 * rows)
     if title is not None:
         figure.suptitle(literal(title), parse_math=False)
     return settled(figure)
 
 
 def _side(cells: int, longer: int) -> float:
-    return max(cells * min(0.42, 6.8 / longer), 1.2)
+    return max(cells * _pitch(longer), 1.2)
 
 
-def _draw(axes: Axes, grid: Grid, title: str | None, *, width: float = 4.0) -> AxesImage:
+def _pitch(longer: int) -> float:
+    """How wide a square is, in inches."""
+    return min(0.42, 6.8 / longer)
+
+
+def _draw(axes: Axes, grid: Grid, title: str | None, *, width: float = 4.0) -> Collection:
+    """Draws the grid and returns its cells, which a colour bar explains."""
     rows, columns = grid.weights.shape
-    long = grid.longer > LABELLED
-    colours = colormaps["Blues"].with_extremes(bad="0.85" if long else "none")
-    shown = np.ma.array(grid.weights, mask=grid.hidden)
-    aspect: Literal["equal", "auto"] = "equal" if 0.25 <= rows / columns <= 4 else "auto"
-    image = axes.imshow(shown, cmap=colours, vmin=0, vmax=1, aspect=aspect, interpolation="nearest")
+    small, long = grid.longer <= PRINTED, grid.longer > LABELLED
+    printed = np.where(grid.weights >= 0.05, np.char.mod("%.2f", grid.weights), "") if small else None
+    sns.heatmap(
+        grid.weights, mask=grid.hidden, vmin=0, vmax=1, square=0.25 <= rows / columns <= 4,
+        cmap=colormaps["Blues"].with_extremes(bad="0.85" if long else "none"), rasterized=not small,
+        annot=printed, fmt="", annot_kws={"fontsize": 7.5},
+        xticklabels=False, yticklabels=False, cbar=False, ax=axes,
+    )  # fmt: skip
+    cells = axes.collections[-1]
     _cross_out(axes, grid.hidden)
     _draw_boxes(axes, grid)
-    if grid.longer <= PRINTED:
-        _print_weights(axes, shown)
     axes.spines[:].set_visible(True)
-    axes.set_xlabel(grid.columns.name)
-    axes.set_ylabel(grid.rows.name)
+    axes.set(xlabel=grid.columns.name, ylabel=grid.rows.name)
     _label(axes, grid)
     heading(axes, title, note(grid), width=width)
-    return image
+    return cells
 
 
 def _draw_boxes(axes: Axes, grid: Grid) -> None:
     height, width = box_sides(grid)
     line = 2.2 if grid.longer <= 2 * PRINTED else 1.3
     for row, column in grid.boxed:
-        box = Rectangle((column - width / 2, row - height / 2), width, height, fill=False, edgecolor=ACCENT, zorder=4)
+        corner = (column + 0.5 - width / 2, row + 0.5 - height / 2)
+        box = Rectangle(corner, width, height, fill=False, edgecolor=ACCENT, zorder=4)
         box.set(linewidth=line, label="boxed", clip_on=False)
         box.set_path_effects([withStroke(linewidth=2 * line, foreground="white")])
         axes.add_patch(box)
@@ -169,16 +178,8 @@ def _cross_out(axes: Axes, hidden: np.ndarray) -> None:
     corners = np.argwhere(tiled(hidden, height, width, False, "min"))[:, ::-1]
     strokes = np.array([[(0.2, 0.2), (0.8, 0.8)], [(0.2, 0.8), (0.8, 0.2)]])  # [stroke end xy]
     points = rearrange(corners[:, None, None] + strokes, "cross stroke end xy -> (cross stroke end) xy")
-    points = points * (width, height) - 0.5
-    crosses = Path(points, np.tile([Path.MOVETO, Path.LINETO], len(points) // 2))
+    crosses = Path(points * (width, height), np.tile([Path.MOVETO, Path.LINETO], len(points) // 2))
     axes.add_patch(PathPatch(crosses, fill=False, edgecolor=GREY, linewidth=0.8, label="hidden"))
-
-
-def _print_weights(axes: Axes, shown: np.ma.MaskedArray) -> None:
-    for row, column in np.argwhere(shown.filled(0) >= 0.05):
-        weight = shown[row, column]
-        colour = "white" if weight > 0.55 else "black"
-        axes.text(column, row, f"{weight:.2f}", ha="center", va="center", fontsize=7.5, color=colour)
 
 
 def _label(axes: Axes, grid: Grid) -> None:
@@ -190,6 +191,9 @@ def _label(axes: Axes, grid: Grid) -> None:
         step = label_step(len(tokens))
         kept = range(0, len(tokens), step)
         labels = [tokens[i] if step == 1 else f"{i}: {tokens[i]}" for i in kept]
-        axis.set_ticks([i // tile for i in kept], labels, fontsize=size if step == 1 else 6.5, parse_math=False)
-    if any(len(token) > 3 for token in grid.columns.tokens) or label_step(len(grid.columns.tokens)) > 1:
+        axis.set_ticks([i // tile + 0.5 for i in kept], labels, fontsize=size if step == 1 else 6.5, parse_math=False)
+    if (
+        any(inches(token, size) > 0.8 * _pitch(grid.longer) for token in grid.columns.tokens)
+        or label_step(len(grid.columns.tokens)) > 1
+    ):
         axes.tick_params(axis="x", rotation=90)

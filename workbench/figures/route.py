@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from workbench.figures.style import COLOURS, LONGEST, inches, literal, settled, styled, wrapped
+from workbench.figures.style import ACCENT, BLUE, LONGEST, inches, literal, settled, styled, wrapped
 
 Arrow = tuple[int, int, str]
+Colour = tuple[float, float, float]
 Box = tuple[float, float, float, float]  # left, bottom, right, top
 HALF, GAP, MOST = 0.15, 1.35, 40  # half a token box and a layer's height in inches; most tokens
 KEY = "arrow: copied from source to destination    grey line: the residual stream"
@@ -49,7 +50,7 @@ def route(
     for below, above in pairwise(boxes):
         axes.vlines(columns, below + HALF, above - HALF, color="0.8", linewidth=1, label="residual", zorder=1)
     for layer, arrows in enumerate(arrows_by_layer):
-        _draw_arrows(axes, columns, boxes[layer], arrows, COLOURS[0] if layer % 2 == 0 else COLOURS[-1])
+        _draw_arrows(axes, columns, boxes[layer], arrows, BLUE if layer % 2 == 0 else ACCENT)
     for row, (height, name) in enumerate(zip(boxes, rows, strict=True)):
         axes.text(left - 0.12, height, name, ha="right", va="center", color="0.25", parse_math=False)
         reached = {dest for dest, _, _ in arrows_by_layer[row - 1]} if row else set()
@@ -79,7 +80,7 @@ def _token(axes: Axes, x: float, y: float, token: str, width: float, *, bold: bo
     axes.text(x, y, token, ha="center", va="center_baseline", fontsize=11, zorder=4, parse_math=False)
 
 
-def _draw_arrows(axes: Axes, columns: np.ndarray, height: float, arrows: Sequence[Arrow], colour: str) -> None:
+def _draw_arrows(axes: Axes, columns: np.ndarray, height: float, arrows: Sequence[Arrow], colour: Colour) -> None:
     lines = [((columns[s], height + HALF), (columns[d], height + GAP - HALF)) for d, s, _ in arrows]
     placed: list[Box] = []
     for number, (start, end) in enumerate(lines):

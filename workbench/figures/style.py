@@ -1,4 +1,4 @@
-"""What all figures share: settings, colours that survive colour blindness and grey printing, and literal text."""
+"""What all figures share: settings, colours that survive colour blindness, and literal text."""
 
 import textwrap
 from collections.abc import Callable, Iterator
@@ -8,15 +8,14 @@ from typing import Any, ParamSpec
 
 import matplotlib.style
 import numpy as np
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 P = ParamSpec("P")
 
-# Okabe and Ito's palette, ordered so that neighbours also differ in lightness.
-COLOURS = ("#0072B2", "#E69F00", "#000000", "#CC79A7", "#009E73", "#56B4E9", "#D55E00")
-LINES = ("-", "--", ":", "-.")
-ACCENT = "#D55E00"
+PALETTE = "colorblind"
+BLUE, _, _, ACCENT, *_ = sns.color_palette(PALETTE)
 GREY = "0.55"
 LONGEST = 24
 

@@ -6,6 +6,7 @@ import math
 
 import torch
 from einops import einsum
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
@@ -13,7 +14,7 @@ from workbench import rows
 from workbench.models.config import ModelConfig
 
 
-def causal(n_dest: int, n_source: int, device: torch.device) -> Tensor:
+def causal(n_dest: int, n_source: int, device: torch.device) -> Bool[Tensor, "dest source"]:
     """The causal mask [dest source]: True where a destination may read a source at or before it."""
     return torch.ones(n_dest, n_source, dtype=torch.bool, device=device).tril()
 
@@ -56,22 +57,37 @@ class Attention(nn.Module):
         for name in ("q", "k", "v", "attn_scores", "pattern", "z", "result"):
             setattr(self, f"hook_{name}", HookPoint())
 
-    def forward(self, dest: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self,
+        dest: Float[Tensor, "batch dest d_model"],
+        source: Float[Tensor, "batch source d_model"],
+        mask: Bool[Tensor, "batch dest source"],
+    ) -> Float[Tensor, "batch dest d_model"]:
         """dest [batch dest d_model], source [batch source d_model], mask [batch dest source] → [batch dest d_model]."""
         q = self.hook_q(_project(dest, self.W_Q, self.b_Q))
         k = self.hook_k(_project(source, self.W_K, self.b_K))
         v = self.hook_v(_project(source, self.W_V, self.b_V))
         scores = self.hook_attn_scores(self.scores(q, k).masked_fill(~mask[:, None], rows.HIDDEN))
         pattern = self.hook_pattern(rows.softmax(scores).to(v.dtype))
-        z = self.hook_z(einsum(pattern, v, "b head dest source, b source head d_head -> b dest head d_head"))
+        z = self.hook_z(self.mixed(pattern, v))
         return self.output(z, empty=(scores == rows.HIDDEN).all(-1).all(1))
 
-    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+    def scores(
+        self, q: Float[Tensor, "batch dest head d_head"], k: Float[Tensor, "batch source head d_head"]
+    ) -> Float[Tensor, "batch head dest source"]:
         """Scores [batch head dest source] before the mask: q·k / √d_head, in float32 or better (float16 overflows)."""
         q, k = rows.exact(q), rows.exact(k)
         return einsum(q, k, "b dest head d_head, b source head d_head -> b head dest source") / math.sqrt(q.shape[-1])
 
-    def output(self, z: Tensor, empty: Tensor) -> Tensor:
+    def mixed(
+        self, pattern: Float[Tensor, "batch head dest source"], v: Float[Tensor, "batch source head d_head"]
+    ) -> Float[Tensor, "batch dest head d_head"]:
+        """The values mixed by the weights: z."""
+        return einsum(pattern, v, "b head dest source, b source head d_head -> b dest head d_head")
+
+    def output(
+        self, z: Float[Tensor, "batch dest head d_head"], empty: Bool[Tensor, "batch dest"]
+    ) -> Float[Tensor, "batch dest d_model"]:
         """z [batch dest head d_head], empty [batch dest] → the heads' sum and the output bias, where not empty."""
         out = einsum(z, self.W_O, "b dest head d_head, head d_head d_model -> b dest d_model")
         if self.hook_result._forward_hooks:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformer_lens import ActivationCache
 from transformer_lens.hook_points import HookPoint
@@ -33,7 +34,7 @@ class LayerNorm(nn.Module):
         self.w, self.b = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
         self.hook_normalized = HookPoint()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes width"]:
         return self.hook_normalized(F.layer_norm(x, (x.shape[-1],), self.w, self.b))
 
 
@@ -48,7 +49,7 @@ class MLP(nn.Module):
         self.hook_pre, self.hook_post = HookPoint(), HookPoint()
         self.act = ACTIVATIONS[config.act_fn]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
         pre = self.hook_pre(F.linear(x, self.W_in.T, self.b_in))
         return F.linear(self.hook_post(self.act(pre)), self.W_out.T, self.b_out)
 
@@ -74,7 +75,12 @@ class Block(nn.Module):
             if name != "mlp_out" or self.mlp is not None:
                 setattr(self, f"hook_{name}", HookPoint())
 
-    def forward(self, x: Tensor, mask: Tensor, read: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Float[Tensor, "batch source d_model"],
+        mask: Bool[Tensor, "batch source source"],
+        read: Int[Tensor, "batch dest"] | None = None,
+    ) -> Float[Tensor, "batch dest d_model"]:
         """x [batch pos d_model], mask [batch dest source] → [batch pos d_model], or [batch read d_model].
 
         read [batch read]: the positions computed; sources stay all positions.
@@ -116,7 +122,7 @@ class Unembed(nn.Module):
         self.W_U = nn.Parameter(torch.empty(config.d_model, config.d_vocab))
         self.b_U = nn.Parameter(torch.empty(config.d_vocab))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_vocab"]:
         return F.linear(x, self.W_U.T, self.b_U)
 
 
@@ -158,7 +164,12 @@ class Transformer(HookedRootModule):
             dtype=weight.dtype,
         )
 
-    def forward(self, tokens: Tensor, valid: Tensor | None = None, read: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens: Int[Tensor, "..."],  # [batch pos]: `_check` says it in a sentence
+        valid: Bool[Tensor, "batch pos"] | None = None,
+        read: Int[Tensor, "batch read"] | None = None,
+    ) -> Float[Tensor, "batch read d_vocab"]:
         self._check(tokens)
         x = self.hook_embed(F.embedding(tokens, self.embed.W_E))
         if self.config.positions == "learned":
@@ -171,7 +182,9 @@ class Transformer(HookedRootModule):
         x = self.blocks[-1](x, mask, read)
         return self.unembed(self.ln_final(x) if self.config.norm == "pre" else x)
 
-    def visible(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
+    def visible(
+        self, tokens: Int[Tensor, "batch pos"], valid: Bool[Tensor, "batch pos"] | None = None
+    ) -> Bool[Tensor, "batch pos pos"]:
         """Which sources each destination may read, [batch dest source]; rows and sources at padding read nothing."""
         mask = causal(tokens.shape[1], tokens.shape[1], tokens.device).expand(len(tokens), -1, -1)
         return mask if valid is None else mask & valid[:, None, :] & valid[:, :, None]

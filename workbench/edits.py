@@ -1,0 +1,125 @@
+"""Edits: one change of one site's tensor, ready to be made; and what is wrong when one cannot be, or undoes another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from workbench.hooks import Key
+from workbench.sites import site
+
+
+class MissingExamples(ValueError):
+    """Some examples have no position or visible edge where an intervention asks for one."""
+
+
+class InertIntervention(RuntimeError):
+    """An intervention did not land: nothing selected, a site that did not fire, or an edit thrown away downstream."""
+
+
+class EmptyRow(ValueError):
+    """An intervention left a row with no visible source, and nobody said what becomes of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """One change of one site's tensor, ready to be made.
+
+    selected: [batch dest source] or [batch pos], what is asked for; None for a custom function of the whole tensor.
+    tensors: what `change` needs besides, each [batch pos ...]; they are narrowed to the examples and positions at hand.
+    change: (target, selected, **tensors) → a new target, on [batch head dest source] or [batch pos (head) width].
+    made: where its work is, of `selected`'s shape (None: there); erases: where it wipes out the work of edits before it
+    (None: nowhere); lasting: no part of its work may be
+    replaced by another value; restores: it puts values in place.
+    """
+
+    label: str
+    site: str
+    layer: int | None
+    head: int | None
+    selected: Tensor | None
+    change: Callable[..., Tensor]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    made: Tensor | None = None
+    erases: Tensor | None = None
+    lasting: bool = False
+    restores: bool = False
+
+    @property
+    def key(self) -> Key:
+        return self.site, self.layer
+
+    @property
+    def rows(self) -> Tensor:
+        """The rows or positions acted on, [batch pos]."""
+        assert self.selected is not None
+        return self.selected.any(-1) if self.selected.ndim == 3 else self.selected
+
+    def narrowed(self, examples: slice, read: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """What is selected and needed in some examples, at the positions computed ([batch read], or None: at all)."""
+        assert self.selected is not None
+        everything = {"selected": self.selected, **self.tensors}
+        out = {name: _at(value[examples], read) for name, value in everything.items()}
+        return out.pop("selected"), out
+
+    def on(self, tensor: Tensor, examples: slice, read: Tensor | None) -> Tensor:
+        """The whole site's tensor with the change made, in the heads it names."""
+        if self.selected is None:
+            return self.change(tensor)
+        selected, tensors = self.narrowed(examples, read)
+        axis = site(self.site).head_axis
+        if axis is None or self.head is None:
+            return self.change(tensor, selected, **tensors)
+        one = slice(self.head, self.head + 1)
+        if "by_head" in tensors:
+            tensors["by_head"] = tensors["by_head"][:, :, one]
+        before = tensor[:, one] if axis == 1 else tensor[:, :, one]
+        after = self.change(before, selected, **tensors)
+        out = tensor.clone()
+        out[(slice(None),) * axis + (one,)] = after
+        return out
+
+
+def _at(value: Tensor, read: Tensor | None) -> Tensor:
+    if read is None:
+        return value
+    return value[torch.arange(len(value), device=value.device)[:, None], read]
+
+
+STAGES = (("scores", "pattern"), ("z", "result"))
+"""Sites of which the first alone decides the second, head by head."""
+
+
+def undone(edits: Sequence[Edit], n_heads: int) -> str | None:
+    """Why the list contradicts itself: an edit whose work another wipes out. None where it does not.
+
+    Of edits of one layer's attention, those of scores come first whatever the order, and z before result. What
+    was taken away, and a path, must not be replaced in any part; other work must not be wiped out in a whole example.
+    """
+    for index, edit in enumerate(edits):
+        for other in edits[:index]:
+            first, last = (edit, other) if (edit.site, other.site) in STAGES else (other, edit)
+            if _undoes(first, last, n_heads):
+                return f"{last.label!r} would undo {first.label!r}; leave one of them out"
+    return None
+
+
+def _undoes(first: Edit, last: Edit, n_heads: int) -> bool:
+    staged = (first.site, last.site) in STAGES
+    if first.layer != last.layer or not (staged or first.site == last.site):
+        return False
+    made = first.selected if first.made is None else first.made
+    if made is None or last.erases is None:
+        return False
+    heads = [0 if n_heads == 1 else edit.head for edit in (first, last)]
+    if None not in heads and heads[0] != heads[1]:
+        return False
+    if first.lasting and last.restores:
+        return bool((made & last.erases).any())
+    if first.lasting and not first.restores:
+        return False
+    wiped = made.flatten(1).any(1) & ~(made & ~last.erases).flatten(1).any(1)
+    return bool(wiped.any()) and (heads[1] is None or heads[0] == heads[1])
