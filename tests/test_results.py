@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from workbench.paired import holm, paired_test
 from workbench.results import KEYS, check, contrast, metrics, paired_tests, summary
-from workbench.statistics import difference_interval, holm, mean_interval, paired_test
+from workbench.statistics import difference_interval, mean_interval
 
 CATEGORIES = {
     "model": pd.CategoricalDtype(["two layers", "one layer"]),

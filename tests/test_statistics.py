@@ -6,14 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from workbench.paired import holm, paired_test
 from workbench.simulation import coverage
 from workbench.statistics import (
     bootstrap_interval,
     clopper_pearson,
     difference_interval,
-    holm,
     mean_interval,
-    paired_test,
 )
 
 NORMAL_SETTINGS = [(n, accuracy, between) for n in (3, 5, 10) for accuracy, between in ((0.36, 0.04), (0.9, 0.02))]

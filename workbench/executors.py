@@ -14,7 +14,8 @@ from tqdm import tqdm
 from workbench.batch import Batch
 from workbench.checkpoints import Trained
 from workbench.devices import one_thread
-from workbench.interventions import Edges, donor_names
+from workbench.interventions import donor_names
+from workbench.locations import Edges
 from workbench.metrics import METRICS
 from workbench.nearest import nearest
 from workbench.patterns import derive, edge_weights

@@ -6,161 +6,29 @@ The functions at the end are the only way to build one: `cut(Edges(layer=1, dest
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_serializer, model_validator
+from pydantic import model_validator
 
-Empty = Literal["raise", "no-update", "self"]
-Align = Literal["role", "position"]
-
-
-class Value(BaseModel):
-    """A frozen value that refuses unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
-
-
-class _Location(Value):
-    layer: int = Field(ge=0)
-
-    def _place(self) -> str:
-        head = getattr(self, "head", None)
-        return f"L{self.layer}" + ("" if head is None else f"H{head}")
-
-
-class Edges(_Location):
-    """Attention edges of one layer.
-
-    head: one head, or None for every head. dest: a role, or None for every position. source: a role (then the edges
-    are dest × source), a relation (its edges, restricted to dest where given), or None for every visible source.
-    """
-
-    type: Literal["edges"] = "edges"
-    head: int | None = Field(None, ge=0)
-    dest: str | None = None
-    source: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self._place()} {self.dest or 'every'}←{self.source or 'every'}"
-
-
-class Heads(_Location):
-    """A head's vectors at the positions of a role (None: every position).
-
-    part: q and z count destinations, k and v sources; result is what the head writes into the residual stream.
-    """
-
-    type: Literal["heads"] = "heads"
-    head: int | None = Field(None, ge=0)
-    pos: str | None = None
-    part: Literal["q", "k", "v", "z", "result"]
-
-    def __str__(self) -> str:
-        return f"{self._place()}.{self.part} {self.pos or 'every'}"
-
-
-class Stream(_Location):
-    """Vectors of the residual stream's width, at the positions of a role (None: every position)."""
-
-    type: Literal["stream"] = "stream"
-    pos: str | None = None
-    part: Literal["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"]
-
-    def __str__(self) -> str:
-        return f"{self._place()}.{self.part} {self.pos or 'every'}"
-
-
-Location = Annotated[Edges | Heads | Stream, Discriminator("type")]
-
-
-class Cut(Value):
-    op: Literal["cut"] = "cut"
-    empty: Empty = "raise"
-
-
-class KeepOnly(Value):
-    op: Literal["keep_only"] = "keep_only"
-    empty: Empty = "raise"
-
-
-class Uniform(Value):
-    op: Literal["uniform"] = "uniform"
-    empty: Empty = "raise"
-
-
-class Shuffle(Value):
-    op: Literal["shuffle"] = "shuffle"
-    seed: int
-
-
-class Scale(Value):
-    op: Literal["scale"] = "scale"
-    by: float = Field(allow_inf_nan=False)
-
-
-class Zero(Value):
-    op: Literal["zero"] = "zero"
-
-
-class Mean(Value):
-    op: Literal["mean"] = "mean"
-    donor: str
-
-
-class Resample(Value):
-    op: Literal["resample"] = "resample"
-    donor: str
-    seed: int
-
-
-class Patch(Value):
-    op: Literal["patch"] = "patch"
-    donor: str
-    align: Align
-
-
-class Add(Value):
-    op: Literal["add"] = "add"
-    donor: str
-    align: Align
-
-
-class Freeze(Value):
-    op: Literal["freeze"] = "freeze"
-
-
-VectorOperation = Annotated[Zero | Mean | Resample | Patch | Add | Scale | Freeze, Discriminator("op")]
-
-
-class Path(Value):
-    """What `change` does to the sender, seen only by `receiver`; everything else it reaches is held at its clean
-    value."""
-
-    op: Literal["path"] = "path"
-    change: VectorOperation
-    receiver: Heads
-
-
-class Custom(Value):
-    """The escape hatch: a function of the whole tensor. It cannot be written to a file."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-    op: Literal["custom"] = "custom"
-    site: str
-    layer: int | None
-    fn: Callable[[Any], Any]
-
-    @model_serializer
-    def _unwritable(self) -> dict[str, Any]:
-        raise ValueError(
-            f"the custom function at {self.site!r} cannot be written to a file; use the operations by name"
-        )
-
-
-Operation = Annotated[
-    Cut | KeepOnly | Uniform | Shuffle | Scale | Zero | Mean | Resample | Patch | Add | Freeze | Path,
-    Discriminator("op"),
-]
+from workbench.locations import Edges, Heads, Location, Stream, Value
+from workbench.operations import (
+    Add,
+    Align,
+    Custom,
+    Cut,
+    Empty,
+    Freeze,
+    KeepOnly,
+    Mean,
+    Operation,
+    Patch,
+    Path,
+    Resample,
+    Scale,
+    Shuffle,
+    Uniform,
+    Zero,
+)
 
 _ALLOWED = {
     "edges": ("cut", "keep_only", "uniform", "shuffle", "scale", "zero", "freeze", "patch"),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from workbench.batch import Batch
 from workbench.edits import MissingExamples
-from workbench.interventions import Edges
+from workbench.locations import Edges
 from workbench.nearest import nearest
 from workbench.roles import Control, TopSource, control_relation, top_relation
 from workbench.running import record

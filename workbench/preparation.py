@@ -3,93 +3,23 @@ refused."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from workbench import donors as lining
 from workbench.batch import UNREAD, Batch
+from workbench.donors import Donors
 from workbench.edits import Edit, InertIntervention, undone
 from workbench.hooks import Key, hook_point
-from workbench.interventions import Add, Custom, Edges, Freeze, Heads, Intervention, Mean, Patch, Path, Resample, Scale
-from workbench.nearest import nearest
+from workbench.interventions import Intervention
+from workbench.locations import Edges, Heads
+from workbench.operations import Add, Custom, Freeze, Mean, Patch, Path, Resample, Scale
 from workbench.passes import execute
 from workbench.resolution import edge_edit, selection, site_of
-from workbench.sites import SITES
-
-Positions = Literal["all", "read"]
-
-
-@dataclass(eq=False)
-class Donors:
-    """Clean runs of the donor batches, and of the batch itself (under None), recorded once each.
-
-    batch: the examples that run; kept [batch]: their indices in the batch handed in, of `n` examples. A donor that is
-    matched with the batch example by example is cut down to the same ones; a reference for means is used whole.
-    """
-
-    model: Any
-    batch: Batch
-    kept: Tensor
-    n: int
-    named: Mapping[str, Batch]
-    positions: Positions
-    chunk_size: int
-    _values: dict[tuple, Tensor] = field(default_factory=dict)
-
-    def whole(self, name: str, label: str) -> Batch:
-        """The donor batch of that name, as it was handed in."""
-        if name not in self.named:
-            raise KeyError(
-                f"{label}: no donor {name!r}; hand it over as donors={{{name!r}: batch}}. "
-                f"{nearest(name, sorted(self.named))}"
-            )
-        return self.named[name]
-
-    def matched(self, name: str | None, label: str) -> Batch:
-        """The donor batch of that name, example i standing in for example i; None is the batch itself."""
-        if name is None:
-            return self.batch
-        donor = self.whole(name, label)
-        lining.check_sizes((self.n, self.batch.tokens.shape[1]), donor, label)
-        return donor if len(self.kept) == self.n else donor.select(self.kept)
-
-    def value(self, name: str | None, donor: Batch, key: Key, needed: Tensor | None) -> Tensor:
-        """A site's clean value in the donor, [batch pos ...] or [batch head dest source], at all positions.
-
-        With positions="read" it is recorded under that setting, so that a patch from the same run changes no bit,
-        unless `needed` [batch pos] names a position that is not computed there.
-        """
-        read = self._reading(donor, key, needed)
-        kept = (name, len(donor), key, read is None)
-        if kept not in self._values:
-            value = execute(self.model, donor, read=read, keep=[key], chunk_size=self.chunk_size).kept[key]
-            if read is not None and self._only_read(key):
-                value = _spread(value, read, SITES[key[0]].position_axis, donor.tokens.shape[1])
-            self._values[kept] = value
-        return self._values[kept]
-
-    def _only_read(self, key: Key) -> bool:
-        return SITES[key[0]].positions == "dest" and key[1] == self.model.config.n_layers - 1
-
-    def _reading(self, donor: Batch, key: Key, needed: Tensor | None) -> Tensor | None:
-        computed = donor.labels != UNREAD
-        if self.positions == "all" or not computed.any():
-            return None
-        if self._only_read(key) and (needed is None or (needed & ~computed).any()):
-            return None
-        return donor.read_positions()
-
-
-def _spread(values: Tensor, read: Tensor, axis: int, n_positions: int) -> Tensor:
-    """Values at the read positions put back among all positions; the rest is 0 and never used."""
-    by_position = values.movedim(axis, 1)
-    out = by_position.new_zeros(len(values), n_positions, *by_position.shape[2:])
-    out[torch.arange(len(values), device=read.device)[:, None], read] = by_position
-    return out.movedim(1, axis)
 
 
 def check_places(model: Any, interventions: Sequence[Intervention]) -> None:

@@ -12,7 +12,9 @@ from torch import Tensor
 from workbench import rows
 from workbench.batch import UNREAD, Batch
 from workbench.edits import Edit, EmptyRow
-from workbench.interventions import Custom, Edges, Intervention, KeepOnly, Path, Scale, Uniform, Zero
+from workbench.interventions import Intervention
+from workbench.locations import Edges
+from workbench.operations import Custom, KeepOnly, Path, Scale, Uniform, Zero
 from workbench.sites import SITES
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from workbench.nearest import nearest
+from workbench.paired import PairedTest, holm, paired_test
 from workbench.schema import KEYS, UNBOUNDED, check, check_columns, metrics
-from workbench.statistics import Interval, PairedTest, difference_interval, holm, mean_interval, paired_test
+from workbench.statistics import Interval, difference_interval, mean_interval
 
 __all__ = ["KEYS", "check", "contrast", "metrics", "paired_tests", "summary"]
 

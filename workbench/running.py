@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from workbench.batch import Batch
+from workbench.donors import Donors, Positions
 from workbench.edits import Edit, EmptyRow, InertIntervention, MissingExamples
 from workbench.hooks import Key, hook_point
 from workbench.interventions import Intervention
 from workbench.passes import Moment, execute
-from workbench.preparation import Donors, Positions, check_places, resolve
+from workbench.preparation import check_places, resolve
 from workbench.resolution import hidden_edges, missing, reaches
 from workbench.sites import site
 

@@ -1,4 +1,4 @@
-"""Intervals, paired tests and families. The unit that varies is the trained model; examples vary within it.
+"""Intervals. The unit that varies is the trained model; examples vary within it.
 
 Nothing here knows of tables or of tasks: arrays go in, frozen values come out.
 """
@@ -13,13 +13,10 @@ from scipy import special
 
 __all__ = [
     "Interval",
-    "PairedTest",
     "bootstrap_interval",
     "clopper_pearson",
     "difference_interval",
-    "holm",
     "mean_interval",
-    "paired_test",
 ]
 
 Bounds = tuple[float, float]
@@ -45,15 +42,6 @@ class Interval:
     low: float
     high: float
     kind: str
-
-
-@dataclass(frozen=True)
-class PairedTest:
-    """The mean of a − b, the two-sided p, and the name of the test that gave it."""
-
-    difference: float
-    p: float
-    test: str
 
 
 def mean_interval(
@@ -83,7 +71,7 @@ def mean_interval(
     (0.964, 1.0, 'within a model (exact)')
     """
     _check_level(level)
-    return _interval(_checked(values_by_model, bounds), level, bounds, _within)
+    return _interval(checked(values_by_model, bounds), level, bounds, _within)
 
 
 def difference_interval(
@@ -109,10 +97,10 @@ def difference_interval(
     (-0.043, 0.0, 0.043)
     """
     _check_level(level)
-    firsts = _checked([a for a, _ in pairs_by_model], bounds)
-    seconds = _checked([b for _, b in pairs_by_model], bounds)
+    firsts = checked([a for a, _ in pairs_by_model], bounds)
+    seconds = checked([b for _, b in pairs_by_model], bounds)
     for index, (a, b) in enumerate(zip(firsts, seconds, strict=True)):
-        _check_paired(a, b, f"model {index}")
+        check_paired(a, b, f"model {index}")
     wide = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
     return _interval([a - b for a, b in zip(firsts, seconds, strict=True)], level, wide, _within_difference)
 
@@ -137,7 +125,7 @@ def bootstrap_interval(
     4.5
     """
     _check_level(level)
-    models = _checked(values_by_model, None)
+    models = checked(values_by_model, None)
     if len({len(values) for values in models}) > 1:
         lengths = [len(values) for values in models]
         raise ValueError(f"models crossed with examples need the same examples in each; lengths are {lengths}")
@@ -153,48 +141,6 @@ def bootstrap_interval(
         return Interval(estimate, np.nan, np.nan, NO_INTERVAL)
     where = "models crossed with examples" if n_models > 1 else "within a model"
     return Interval(estimate, float(low), float(high), f"{where} (bootstrap, {resamples} resamples)")
-
-
-def paired_test(a: np.ndarray, b: np.ndarray) -> PairedTest:
-    """Two-sided test that a paired change has no direction, within one trained model.
-
-    a `[example]`, b `[example]`: the same examples. 0/1 values: McNemar's test, exact (binomial on the discordant
-    pairs; McNemar, Psychometrika 12, 1947). Other values: Wilcoxon's signed-rank test, zero differences dropped
-    (Biometrics Bulletin 1, 1945). Where nothing differs, p is 1.
-
-    Raises ValueError for empty, NaN or infinite values, and where a and b differ in length.
-
-    >>> paired_test(np.array([1, 1, 1, 1, 1, 0]), np.zeros(6))
-    PairedTest(difference=0.8333333333333334, p=0.0625, test='McNemar, exact')
-    """
-    from scipy import stats
-
-    a, b = _checked([a, b], None)
-    _check_paired(a, b, "the test")
-    difference = a - b
-    mean, changed = float(difference.mean()), int(np.count_nonzero(difference))
-    if np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all():
-        wins = int(np.count_nonzero(difference > 0))
-        return PairedTest(mean, float(stats.binomtest(wins, changed).pvalue) if changed else 1.0, "McNemar, exact")
-    return PairedTest(mean, float(stats.wilcoxon(difference).pvalue) if changed else 1.0, "Wilcoxon signed-rank")
-
-
-def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Adjusted p-values `[test]` of one family, in the order given (Holm, Scandinavian Journal of Statistics 6, 1979).
-
-    Raises ValueError for NaN or anything outside [0, 1].
-
-    >>> holm([0.04, 0.01, 0.03]).tolist()
-    [0.06, 0.03, 0.06]
-    """
-    p = np.asarray(p_values, dtype=float)
-    if p.ndim != 1 or not ((p >= 0) & (p <= 1)).all():
-        raise ValueError(f"Holm's procedure was given {p.tolist()}; it needs a flat list of p-values in [0, 1], no NaN")
-    order = np.argsort(p, kind="stable")
-    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(stepped, 1.0)
-    return adjusted
 
 
 def clopper_pearson(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
@@ -271,7 +217,7 @@ def _vary(values: np.ndarray, bounds: Bounds | None) -> bool:
     return bool(np.ptp(values) > _ROUNDING * scale)
 
 
-def _checked(values_by_model: Sequence[np.ndarray], bounds: Bounds | None) -> list[np.ndarray]:
+def checked(values_by_model: Sequence[np.ndarray], bounds: Bounds | None) -> list[np.ndarray]:
     models = [np.asarray(values, dtype=float) for values in values_by_model]
     if not models:
         raise ValueError("an interval was asked for over no models; give one 1-D array of values per trained model")
@@ -291,7 +237,7 @@ def _checked(values_by_model: Sequence[np.ndarray], bounds: Bounds | None) -> li
     return models
 
 
-def _check_paired(a: np.ndarray, b: np.ndarray, where: str) -> None:
+def check_paired(a: np.ndarray, b: np.ndarray, where: str) -> None:
     if len(a) != len(b):
         raise ValueError(f"{where} pairs {len(a)} values with {len(b)}; give the same examples, in the same order")
 

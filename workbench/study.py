@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from workbench.interventions import Custom, Edges, Intervention
+from workbench.interventions import Intervention
+from workbench.locations import Edges
+from workbench.operations import Custom
 from workbench.roles import Derived
 
 if TYPE_CHECKING:

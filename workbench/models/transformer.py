@@ -16,6 +16,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.HookedRootModule import HookedRootModule
 
 from workbench.models.attention import Attention, causal
+from workbench.models.cache import PostNormCache
 from workbench.models.config import ModelConfig
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -202,34 +203,6 @@ class Transformer(HookedRootModule):
             return logits, cache
         kind = PostNormCache if self.config.norm == "post" else ActivationCache
         return logits, kind(cache, self, has_batch_dim=not kwargs.get("remove_batch_dim", False))
-
-
-class PostNormCache(ActivationCache):
-    """An ActivationCache that refuses TransformerLens' residual decompositions.
-
-    They assume that the residual stream is the sum of what the components wrote. In a post-norm model a LayerNorm
-    stands between the sums, and TransformerLens' figures are wrong there without saying so.
-    """
-
-    def apply_slice_to_batch_dim(self, *args: Any, **kwargs: Any) -> PostNormCache:
-        """As TransformerLens', still refusing."""
-        part = super().apply_slice_to_batch_dim(*args, **kwargs)
-        return PostNormCache(part.cache_dict, part.model, has_batch_dim=part.has_batch_dim)
-
-
-def _refuse(name: str) -> Any:
-    def refuse(self: PostNormCache, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError(
-            f"{name}: a post-norm residual stream is no sum of its components (a LayerNorm stands between them); "
-            "measure by an intervention instead, or build the model with norm='pre'"
-        )
-
-    return refuse
-
-
-for _name in ("accumulated_resid", "decompose_resid", "get_full_resid_decomposition", "stack_head_results",
-              "stack_neuron_results", "logit_attrs", "apply_ln_to_stack"):  # fmt: skip
-    setattr(PostNormCache, _name, _refuse(_name))
 
 
 def _at(x: Tensor, index: Tensor) -> Tensor:
