@@ -21,6 +21,9 @@ from workbench.tables import percent, to_csv, to_markdown
 COMMITTED = Path(__file__).resolve().parent.parent / "reports" / "lecture"
 
 
+SAID = {row.id: row.said for row in ROWS}
+
+
 @dataclass(frozen=True)
 class Tables:
     """The report's tables, each written under its name. All follow from the results frame and the exact guesses."""
@@ -98,7 +101,7 @@ def _shown(rows: pd.DataFrame) -> pd.DataFrame:
             {
                 "id": row["id"],
                 "what": row["statement"],
-                "lecture": percent(row["lecture"]),
+                "lecture": SAID.get(row["id"], ""),
                 "here": percent(row["estimate"]),
                 "95% interval": interval,
                 "lowest to highest seed": seeds,
@@ -148,7 +151,7 @@ def _guesses(evidence: Evidence, by_id: pd.DataFrame) -> pd.DataFrame:
             "guess": [names[name] for name in evidence.exact],
             "exact": [f"{value:.4%}" for value in evidence.exact.values()],
             "sampled": [f"{evidence.sampled[name]:.2%}" for name in evidence.exact],
-            "lecture": [percent(by_id.loc[f"guess-{name}", "lecture"]) for name in evidence.exact],
+            "lecture": [SAID[f"guess-{name}"] for name in evidence.exact],
         }
     )
 
@@ -188,8 +191,8 @@ def _differing(rows: pd.DataFrame) -> list[dict[str, Any]]:
     for row in rows[rows["verdict"] == "differs"].to_dict("records"):
         exact = row["n_models"] == 0
         inside = row["low"] <= row["lecture"] <= row["high"]
-        said = {name: percent(row[name]) for name in ("estimate", "lecture", "low", "high")}
-        out.append({"id": row["id"], "exact": exact, "inside": inside, **said})
+        shares = {name: percent(row[name]) for name in ("estimate", "low", "high")}
+        out.append({"id": row["id"], "lecture": SAID[row["id"]], "exact": exact, "inside": inside, **shares})
     return out
 
 
@@ -225,12 +228,12 @@ def _provenance(evidence: Evidence) -> dict[str, Any]:
 def _summary(claimed: pd.DataFrame, committed: pd.DataFrame | None) -> str:
     """The table as lines of text, with the committed report's figures where there is one."""
     known = {} if committed is None else committed.set_index("id").to_dict("index")
-    head = f"{'id':<14}{'lecture':>9}{'here':>9}  {'95% interval':<18}{'verdict':<14}"
+    head = f"{'id':<14}{'lecture':>12}{'here':>9}  {'95% interval':<18}{'verdict':<14}"
     lines = [head + ("committed report" if known else "")]
     moved = 0
     for row in claimed.to_dict("records"):
         interval = f"{percent(row['low'])} to {percent(row['high'])}" if row["low"] < row["high"] else "exact"
-        shares = f"{percent(row['lecture']):>9}{percent(row['estimate']):>9}"
+        shares = f"{SAID.get(row['id'], ''):>12}{percent(row['estimate']):>9}"
         line = f"{row['id']:<14}{shares}  {interval:<18}{row['verdict']:<14}"
         if row["id"] in known:
             other = known[row["id"]]

@@ -17,6 +17,7 @@ from scipy import stats
 
 from analyses.lecture import main, study
 from analyses.lecture_evidence import contrasts
+from analyses.lecture_report import SAID
 from analyses.lecture_table import CLAIMS, claims, parts, table
 from tasks.lookup import Lookup
 from workbench.results import check
@@ -313,7 +314,7 @@ def assert_shown(folder):
     assert [cells[0] for cells in body] == list(MEASURED)
     for cells in body:
         shown, row = dict(zip(head, cells, strict=True)), measured.loc[cells[0]]
-        assert shown["lecture"] == percent(row["lecture"])
+        assert shown["lecture"] == SAID[row["id"]]
         assert shown["here"] == percent(row["estimate"])
         assert shown["models"] == str(row["n_models"])
         assert shown["verdict"] == row["verdict"]

@@ -26,16 +26,16 @@ _LATEX = {
 
 
 def percent(x: float) -> str:
-    """A share as a percentage with one decimal; more decimals where one would round it to 0% or 100%; NaN is "".
+    """A share as a percentage with one decimal, two below 1%; more where these would round to 0% or 100%; NaN is "".
 
-    >>> [percent(x) for x in (1, 0.356, 0.99975, 0.0004, 0)]
-    ['100%', '35.6%', '99.98%', '0.04%', '0%']
+    >>> [percent(x) for x in (1, 0.356, 0.99975, 0.0019, 0)]
+    ['100%', '35.6%', '99.98%', '0.19%', '0%']
     """
     if pd.isna(x):
         return ""
     if x in (-1, 0, 1):
         return f"{100 * int(x)}%"
-    for decimals in range(1, 12):
+    for decimals in range(1 if abs(x) >= 0.01 else 2, 12):
         text = f"{100 * x:.{decimals}f}"
         if float(text) not in (-100, 0, 100):
             break
