@@ -108,3 +108,11 @@ def test_missing_checkpoint_says_how_to_get_one(tmp_path):
 def test_model_of_another_vocabulary_is_refused(checkpoint):
     with pytest.raises(ValueError, match="knows 16 tokens and 9 positions; the task 'lookup' has 18 tokens"):
         show.show(Lookup(digits=10), TEXT, checkpoint / "p.svg", checkpoint)
+
+
+def test_a_task_that_reads_no_sequence_is_refused_in_words(tmp_path):
+    class Mute:
+        name = "mute"
+
+    with pytest.raises(ValueError, match="'mute' reads no sequence"):
+        show.show(Mute(), "a b", tmp_path / "mute.svg")

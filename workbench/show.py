@@ -86,6 +86,8 @@ def show(task: Any, tokens: str, file: Path, checkpoint: Path | None = None) -> 
     """
     if file.suffix not in SUFFIXES:
         raise ValueError(f"{file} cannot be drawn: its suffix is {file.suffix!r}; use one of {', '.join(SUFFIXES)}")
+    if not hasattr(task, "encode"):
+        raise ValueError(f"the task {task.name!r} reads no sequence: give it `encode(text) -> Batch`, as Lookup has")
     batch = task.encode(tokens)
     reading = read_example(_model(task, checkpoint), batch)
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,9 @@ from workbench.batch import Batch
 class Task(Protocol):
     """Data and roles only. A task is a frozen pydantic model whose fields are its arguments.
 
+    `workbench show` also wants `encode(text) -> Batch`, one example from its words, and `checkpoint`, the folder of a
+    trained model, where the task ships one.
+
     `MEANING` is raised by hand whenever the same arguments come to mean other data: it is part of every key.
     """
 
