@@ -23,17 +23,14 @@ def main(*, out: Path, seeds: int | None = None, quick: bool = False, progress: 
     seeds: trained models of each depth (default 3, the lecture's; 2 with `quick`). quick: fewer steps and examples, to
     see that all of it runs; its figures mean nothing. Checkpoints are kept in `./runs` or `$WORKBENCH_HOME`.
     """
-    from workbench import ModelConfig, train_many
+    from workbench import ModelConfig, train_each
 
     task, recipe = _task(), _recipe(quick)
     model_seeds = range(seeds or (2 if quick else 3))
-    trained = {}
-    for label, layers in ((TWO, 2), (ONE, 1)):
-        config = ModelConfig(
-            d_vocab=len(task.vocabulary), n_ctx=task.length, d_model=32, n_layers=layers, n_heads=1, norm="post"
-        )
-        _say(f"{label}: {len(model_seeds)} models, {recipe.steps} steps each (kept checkpoints are used again)")
-        trained[label] = train_many(task, config, recipe, list(model_seeds), progress=progress)
+    deep = ModelConfig(d_vocab=len(task.vocabulary), n_ctx=task.length, d_model=32, n_layers=2, n_heads=1, norm="post")
+    configs = {TWO: deep, ONE: deep.model_copy(update={"n_layers": 1})}
+    _say(f"{TWO}, {ONE}: {len(model_seeds)} models each, {recipe.steps} steps (kept checkpoints are used again)")
+    trained = train_each(task, configs, recipe, list(model_seeds), progress=progress)
     studies = {TWO: study(200 if quick else 4000), ONE: base(200 if quick else 4000)}
     return write(Path(out) / "lecture", Evidence.measured(task, recipe, trained, studies, quick, progress))
 

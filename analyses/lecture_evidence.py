@@ -16,7 +16,7 @@ from analyses.lecture_table import TWO
 from tasks.lookup import Lookup
 from workbench import Recipe, Study, contrast, joined, paired_tests, pattern_table, run_study
 from workbench.checkpoints import Trained
-from workbench.training import training_batches
+from workbench.fitting import training_batches
 
 PAIRS = [
     ("cut-other", "cut-answer"),

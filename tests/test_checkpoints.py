@@ -13,11 +13,12 @@ from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
 
 from tasks.lookup import Lookup
-from workbench import checkpoints, task, training
+from workbench import checkpoints, fitting, task, training
 from workbench.checkpoints import ABOUT, WEIGHTS, home, key, load, provenance, save
 from workbench.models.config import ModelConfig
 from workbench.models.transformer import Transformer
-from workbench.training import Recipe, definition
+from workbench.recipe import Recipe
+from workbench.training import definition
 
 CONFIG = ModelConfig(d_vocab=16, n_ctx=9, d_model=8, n_layers=2, n_heads=2)
 CURVE = [{"step": 1, "loss": 2.7725887, "accuracy": 0.0625}]
@@ -137,7 +138,7 @@ def test_the_key_changes_with_every_part_of_the_definition(change):
 
 
 @pytest.mark.parametrize(
-    ("where", "name"), [(training, "MEANING"), (Recipe, "MEANING"), (ModelConfig, "MEANING"), (Lookup, "MEANING")]
+    ("where", "name"), [(fitting, "MEANING"), (Recipe, "MEANING"), (ModelConfig, "MEANING"), (Lookup, "MEANING")]
 )
 def test_the_key_changes_with_every_meaning(monkeypatch, where, name):
     before = key(defined())

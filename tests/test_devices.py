@@ -7,7 +7,8 @@ from tasks.lookup import Lookup
 from workbench import devices
 from workbench.devices import WrongDevice, check_parity, choose, one_thread
 from workbench.models.config import ModelConfig
-from workbench.training import Recipe, train
+from workbench.recipe import Recipe
+from workbench.training import train
 
 PROBE = devices._probe
 

@@ -20,9 +20,10 @@ from analyses.lecture_evidence import contrasts
 from analyses.lecture_report import SAID
 from analyses.lecture_table import CLAIMS, claims, parts, table
 from tasks.lookup import Lookup
+from workbench.fitting import training_batches
+from workbench.recipe import Recipe
 from workbench.results import check
 from workbench.tables import percent, to_csv
-from workbench.training import Recipe, training_batches
 
 COMMITTED = Path(__file__).parent.parent / "reports" / "lecture"
 COLUMNS = ["id", "kind", "statement", "lecture", "estimate", "low", "high", "n_models", "n_examples", "verdict"]

@@ -15,13 +15,16 @@ import torch
 import torch.nn.functional as F
 from filelock import FileLock
 from pydantic import ValidationError
+from tqdm import tqdm
 
 from tasks.lookup import Lookup
-from workbench import training
+from workbench import fitting, training
 from workbench.batch import UNREAD, Batch
+from workbench.fitting import fit, fit_ensemble, fresh, training_batches
 from workbench.metrics import accuracy
 from workbench.models.config import ModelConfig
-from workbench.training import Recipe, fit, fit_ensemble, fresh, train, train_many, training_batches
+from workbench.recipe import Recipe
+from workbench.training import train, train_each, train_many
 
 TASK = Lookup()
 TINY = ModelConfig(d_vocab=16, n_ctx=9, d_model=8, n_layers=2, n_heads=2)
@@ -112,7 +115,7 @@ def test_models_leave_training_in_eval_mode_on_the_cpu_in_float32(tmp_path):
 
 
 def test_every_block_of_steps_is_drawn_anew_and_none_is_drawn_twice():
-    recipe = Recipe(steps=training.STEPS_A_BLOCK + 3, batch_size=4)
+    recipe = Recipe(steps=fitting.STEPS_A_BLOCK + 3, batch_size=4)
     drawn = list(training_batches(TASK, recipe, 0))
     assert len(drawn) == recipe.steps
     assert {tuple(tokens.shape) for tokens, _, _ in drawn} == {(4, 9)}
@@ -127,7 +130,7 @@ def test_a_seed_sees_the_same_data_whatever_the_trainer(monkeypatch):
             seen.append((seed, step, *(part.numpy().tobytes() for part in parts)))
             yield parts
 
-    monkeypatch.setattr(training, "training_batches", spy)
+    monkeypatch.setattr(fitting, "training_batches", spy)
     for seed in (0, 1):
         fit(TASK, TINY, Recipe(steps=4, batch_size=4), seed)
     alone, seen = seen, []
@@ -310,6 +313,82 @@ def test_two_processes_that_ask_for_the_same_models_train_each_once(tmp_path):
         process.join(60)
     assert [process.exitcode for process in asking] == [0, 0]
     assert sorted(log.read_text().split()) == ["0", "1"]
+
+
+# Several configurations
+
+
+SMALL = TINY.model_copy(update={"n_layers": 1})
+CONFIGS = {"one layer": SMALL, "two layers": TINY}
+
+
+def each(tmp_path, configs, seeds=(0, 1), **options):
+    return train_each(TASK, configs, SHORT, seeds, device="cpu", home=tmp_path, **{"progress": False} | options)
+
+
+def test_several_configurations_give_the_bits_each_gives_alone_in_the_order_asked(tmp_path):
+    together = each(tmp_path / "together", CONFIGS, [1, 0])
+    assert list(together) == list(CONFIGS)
+    for name, config in CONFIGS.items():
+        alone = train_many(TASK, config, SHORT, [1, 0], device="cpu", home=tmp_path / "alone", progress=False)
+        assert [one.seed for one in together[name]] == [1, 0]
+        for one, other in zip(together[name], alone, strict=True):
+            assert one.model.config == config and one.folder.name == other.folder.name
+            assert equal(weights(one), weights(other)) and one.curve == other.curve
+
+
+def test_several_configurations_have_one_bar_of_all_steps(tmp_path, monkeypatch):
+    bars = []
+    monkeypatch.setattr(training, "tqdm", lambda **options: bars.append(tqdm(**options)) or bars[-1])
+    each(tmp_path, CONFIGS)
+    each(tmp_path, CONFIGS)
+    assert [bar.total for bar in bars] == [2 * 2 * SHORT.steps]
+
+
+def test_the_largest_models_are_trained_first_and_others_in_the_order_asked(tmp_path, monkeypatch):
+    begun = []
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(training, "fit", lambda *args: (begun.append((args[1], args[3])), fit(*args))[1])
+    wide = SMALL.model_copy(update={"d_model": 16, "d_head": 8, "d_mlp": 32})
+    each(tmp_path, {"small": SMALL, "deep": TINY, "wide": wide}, [1, 0])
+    assert begun == [(TINY, 1), (TINY, 0), (wide, 1), (wide, 0), (SMALL, 1), (SMALL, 0)]
+
+
+def test_on_another_device_each_configuration_is_one_ensemble_of_the_seeds_it_lacks(tmp_path, monkeypatch):
+    asked = []
+
+    def spy(task, config, recipe, seeds, device, tick):
+        asked.append((config, seeds, device.type))
+        return fit_ensemble(task, config, recipe, seeds, CPU, tick)
+
+    monkeypatch.setattr(training, "choose", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(training, "fit_ensemble", spy)
+    each(tmp_path, {"one layer": SMALL}, [0])
+    each(tmp_path, CONFIGS)
+    assert asked == [(SMALL, [0], "cuda"), (TINY, [0, 1], "cuda"), (SMALL, [1], "cuda")]
+
+
+def test_a_configuration_with_two_names_is_trained_once(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(training, "fit", lambda *args: (asked.append(args[3]), fit(*args))[1])
+    found = each(tmp_path, {"a": TINY, "b": TINY.model_copy()})
+    assert asked == [0, 1]
+    assert [one.folder for one in found["a"]] == [one.folder for one in found["b"]]
+
+
+def test_the_configuration_that_does_not_fit_its_task_is_named(tmp_path):
+    short = TINY.model_copy(update={"n_ctx": 8})
+    with pytest.raises(ValueError, match=r"the model 'short' has d_vocab=16 and n_ctx=8; task 'lookup' needs 16 and 9"):
+        each(tmp_path, {"whole": TINY, "short": short})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("configs", [{}, TINY, [TINY]], ids=["none", "one without a name", "a list"])
+def test_configurations_without_names_are_refused(tmp_path, configs):
+    with pytest.raises(ValueError, match=r"one or more ModelConfig by name, as \{'two layers': config\}; got "):
+        each(tmp_path, configs)
+    assert list(tmp_path.iterdir()) == []
 
 
 # What goes wrong

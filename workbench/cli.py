@@ -101,7 +101,8 @@ def train(
     """Train one model per seed, or find the same model trained before, and print where its checkpoint is."""
     made = load_entry("task", task)()
     from workbench.models.config import ModelConfig
-    from workbench.training import Recipe, train_many
+    from workbench.recipe import Recipe
+    from workbench.training import train_many
 
     shape = {"n_layers": layers, "n_heads": heads, "d_model": width, "norm": norm}
     config = ModelConfig.model_validate({"d_vocab": len(made.vocabulary), "n_ctx": made.length, **shape})

@@ -1,0 +1,127 @@
+"""Several models at once on a CPU: each in a worker process of one thread, whatever script asks for them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from workbench.fitting import Curve, fit
+from workbench.models.config import ModelConfig
+from workbench.recipe import Recipe
+from workbench.task import Task
+
+GUARD = "put what it does under `if __name__ == '__main__':`"
+
+
+class Job(NamedTuple):
+    """A model that is to be trained."""
+
+    config: ModelConfig
+    seed: int
+
+
+Keep = Callable[[Job, dict[str, Tensor], Curve], None]
+
+
+def refuse_inside_a_worker() -> None:
+    """Raises RuntimeError where a worker imports the script that started it."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        # Training again there would wait for its own parent for ever.
+        raise RuntimeError(f"this script trains when it is imported; {GUARD}")
+
+
+def fit_in_processes(
+    task: Task, recipe: Recipe, jobs: Sequence[Job], workers: int, keep: Keep, tick: Callable[[int], Any]
+) -> None:
+    """Trains the jobs, begun in their order, and keeps each when it is done. Raises what training raises, and
+    RuntimeError for a worker that died."""
+    context = _context()
+    steps = context.Queue()
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(steps,)) as pool:
+        with _script_left_alone(type(task).__module__):
+            running = {pool.submit(_work, task, recipe, job): job for job in jobs}
+        pending = set(running)
+        try:
+            while pending:
+                done, pending = wait(pending, timeout=0.2, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    keep(running[future], *future.result())
+                _drain(steps, tick)
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise RuntimeError(
+                    f"a training process ended before its model was trained: it was killed or ran out of memory, or "
+                    f"the script that started it trains when it is imported: then {GUARD}"
+                ) from error
+            raise
+
+
+def _context() -> Any:
+    """Worker processes are never forks of this one, whose threads a fork would lose; where it can be, their parent has
+    loaded what they need."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["workbench.workers"])
+    return context
+
+
+@contextmanager
+def _script_left_alone(module: str) -> Iterator[None]:
+    """Workers that start in here do not import the running script, unless it is the module they need."""
+    main = sys.modules["__main__"]
+    kept: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
+    if module == "__main__" or not kept:
+        yield
+        return
+    try:
+        vars(main).pop("__file__", None)
+        main.__spec__ = None
+        yield
+    finally:
+        vars(main).update(kept)
+
+
+def _drain(steps: Any, tick: Callable[[int], Any]) -> None:
+    while True:
+        try:
+            tick(steps.get_nowait())
+        except queue.Empty:
+            return
+
+
+_steps: Any = None
+
+
+def _start_worker(steps: Any) -> None:
+    global _steps
+    _steps = steps
+    torch.set_num_threads(1)
+
+
+def _work(task: Task, recipe: Recipe, job: Job) -> tuple[dict[str, Tensor], Curve]:
+    waiting = 0
+
+    def tick(n: int) -> None:
+        nonlocal waiting
+        waiting += n
+        if waiting >= 20:
+            _steps.put(waiting)
+            waiting = 0
+
+    trained = fit(task, job.config, recipe, job.seed, tick)
+    _steps.put(waiting)
+    return trained
