@@ -107,7 +107,7 @@ def _accuracy(evidence: Evidence, measured: pd.DataFrame):  # type: ignore[no-un
         {GUESSES[name]: value for name, value in evidence.exact.items()},
         order=[*(label for label in LABELS if label in set(summary["condition"]))],
         labels=LABELS,
-        interval="mean, 95% interval over trained models",
+        interval="mean, 95% interval over models and sequences",
         title="Accuracy under intervention",
     )
 

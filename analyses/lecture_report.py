@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from analyses.lecture_evidence import Evidence, contrasts, parquet
 from analyses.lecture_figures import figures
-from analyses.lecture_table import CLAIMS, ROWS, TWO, claims, parts, table
+from analyses.lecture_table import ROWS, TWO, claims, parts, table
 from workbench.checkpoints import provenance
 from workbench.report import write_report
 from workbench.tables import percent, to_csv, to_markdown
@@ -87,7 +87,9 @@ def readme(evidence: Evidence, tables: Tables) -> str:
         value=lambda id: percent(by_id.loc[id, "estimate"]),
         span=lambda id: f"{percent(by_id.loc[id, 'seed_low'])} to {percent(by_id.loc[id, 'seed_high'])}",
         notes=evidence.notes.to_dict("records"),
-        n_claims=len(CLAIMS),
+        weight_alone=together_of(tables.parts, "weight without effect"),
+        effect_alone=together_of(tables.parts, "effect without weight"),
+        one_head=claimed.set_index("id").loc["one-head", "verdict"],
         counts=_counts(measured),
     )
 
@@ -133,6 +135,12 @@ def _shown_contrasts(rows: pd.DataFrame) -> pd.DataFrame:
             "largest p": [_p(p) for p in rows["largest_p_holm"]],
         }
     )
+
+
+def together_of(rows: pd.DataFrame, words: str) -> str:
+    """One verdict for the parts that begin with these words: supported only where each is."""
+    verdicts = set(rows.loc[rows["part"].str.startswith(words), "verdict"])
+    return "supported" if verdicts == {"supported"} else "not supported"
 
 
 def _p(value: float) -> str:

@@ -20,6 +20,10 @@ ACTIVATIONS = {
 }
 
 
+class Unseen(Exception):
+    """A donor's weight was asked for an edge that the donor cannot see."""
+
+
 class Emptied(Exception):
     """A row lost its last visible source, and the intervention says empty="raise"."""
 
@@ -159,7 +163,10 @@ def donated(one, batch, i, head, dest, source, donors, runs):
     if one.what.align == "role":
         dest = partner(batch.role(one.where.dest)[i], donor.role(one.where.dest)[i], dest)
         source = partner(batch.role(one.where.source)[i], donor.role(one.where.source)[i], source)
-    return runs[one.what.donor][i]["pattern", one.where.layer, head, dest].get(source, 0.0)
+    weights = runs[one.what.donor][i]["pattern", one.where.layer, head, dest]
+    if source not in weights:
+        raise Unseen
+    return weights[source]
 
 
 def partner(mask, donor_mask, pos):

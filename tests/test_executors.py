@@ -374,7 +374,7 @@ def test_an_unknown_metric_is_refused_before_anything_runs():
 
 
 def test_the_same_model_seed_twice_is_refused():
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError, match="same model seed"):
         measured(models={"two": [MODELS["two"][0]] * 2})
 
 

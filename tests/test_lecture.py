@@ -234,13 +234,24 @@ def test_shares_lie_in_0_to_1_and_contrasts_in_minus_1_to_1(report, claimed):
     assert ((every["low"] <= every["estimate"]) & (every["estimate"] <= every["high"])).all()
 
 
+def within(values):
+    """The two halves of an interval for one model's mean: exact for 0/1, else Student's t over the examples."""
+    if values.isin([0, 1]).all():
+        found = stats.binomtest(int(values.sum()), len(values)).proportion_ci(0.95, "exact")
+    else:
+        found = stats.t.interval(0.95, len(values) - 1, loc=values.mean(), scale=stats.sem(values))
+    return values.mean() - max(found[0], 0), min(found[1], 1) - values.mean()
+
+
 def by_pandas(frame, id):
-    """The mean over trained models of their mean over examples, with Student's interval, and the counts."""
+    """The mean over trained models of their mean over examples, with its interval, and the counts."""
     model, condition, metric, *_ = MEASURED[id]
     rows = frame[(frame["model"] == model) & (frame["condition"] == condition) & frame["skipped"].isna()]
     means = rows.astype({metric: float}).groupby("model_seed")[metric].mean()
-    half = stats.t.ppf(0.975, len(means) - 1) * means.std(ddof=1) / len(means) ** 0.5
-    low, high = np.clip([means.mean() - half, means.mean() + half], 0, 1)
+    over_models = stats.t.ppf(0.975, len(means) - 1) * means.std(ddof=1) / len(means) ** 0.5
+    down, up = zip(*(within(values) for _, values in rows.astype({metric: float}).groupby("model_seed")[metric]))
+    low, high = means.mean() - np.hypot(over_models, max(down)), means.mean() + np.hypot(over_models, max(up))
+    low, high = np.clip([low, high], 0, 1)
     return {"estimate": means.mean(), "low": low, "high": high, "n_models": len(means), "n_examples": 200}
 
 
@@ -315,7 +326,7 @@ def assert_shown(folder):
     assert [cells[0] for cells in body] == list(MEASURED)
     for cells in body:
         shown, row = dict(zip(head, cells, strict=True)), measured.loc[cells[0]]
-        assert shown["lecture"] == SAID[row["id"]]
+        assert shown["lecture"] == SAID[cells[0]]
         assert shown["here"] == percent(row["estimate"])
         assert shown["models"] == str(row["n_models"])
         assert shown["verdict"] == row["verdict"]

@@ -120,8 +120,8 @@ def test_a_relation_says_what_a_product_of_roles_cannot():
 
 
 def test_a_whole_row_holds_a_mass_of_1():
-    whole = BATCH.with_roles(every=torch.ones_like(BATCH.valid))
-    assert pattern_table(small(), whole, [("last", "every")])["mass_per_dest"].tolist() == pytest.approx([1.0] * 4)
+    whole = BATCH.with_roles(whole=torch.ones_like(BATCH.valid))
+    assert pattern_table(small(), whole, [("last", "whole")])["mass_per_dest"].tolist() == pytest.approx([1.0] * 4)
 
 
 def test_by_default_the_table_has_every_pair_of_roles_and_every_relation():

@@ -77,6 +77,12 @@ class Batch:
             raise ValueError(f"{sorted(taken)} cannot name a role or a relation: `show` has a row of that name")
         if both := set(self.roles) & set(self.relations):
             raise ValueError(f"{sorted(both)} name a role and a relation; a name must mean one thing")
+        if ((self.labels < 0) & (self.labels != UNREAD)).any():
+            raise ValueError(
+                f"labels are token ids, or {UNREAD} where nothing is read; some are other negative numbers"
+            )
+        if odd := sorted(name for name in {*self.roles, *self.relations} if name == "every" or "←" in name or not name):
+            raise ValueError(f"{odd} cannot name a role or a relation: in labels 'every' and '←' mean something else")
         if not bool(self.valid.all()):
             self._check_padding()
 

@@ -44,8 +44,7 @@ def run_study(
         if undeclared := sorted(donor_names(interventions) - set(study.donors)):
             say = f"no donor {undeclared[0]!r} is declared in the study. {nearest(undeclared[0], sorted(study.donors))}"
             raise _named(KeyError(say), f"condition {condition!r}", task)
-    if not any(models.values()):
-        raise ValueError(f"no trained models to study: {dict(models)}; give at least one under some label")
+    _check_models(models)
     batch = task.sample(study.n, study.data_seed)
     donors = {name: _donor(study, task, batch, name) for name in study.donors}
     blocks, notes = [], []
@@ -56,11 +55,54 @@ def run_study(
                 block, said = _block(study, task, one, batch, donors, bar.update)
                 blocks.append(block.assign(model=label, model_seed=one.seed))
                 notes += [(label, one.seed, condition, note) for condition, note in said]
-    return _frame(blocks, list(models), list(study.conditions)), pd.DataFrame(notes, columns=NOTES)
+                if elsewhere := _trained_elsewhere(one, task):
+                    notes.append((label, one.seed, "every", elsewhere))
+    frame = _frame(blocks, list(models), list(study.conditions))
+    frame.attrs["examples"] = batch.digest()
+    return frame, pd.DataFrame(notes, columns=NOTES)
+
+
+def _check_models(models: Mapping[str, Sequence[Trained]]) -> None:
+    if not isinstance(models, Mapping) or not all(isinstance(several, Sequence) for several in models.values()):
+        raise TypeError("models come as lists by label, as {'two layers': [trained, ...]}, also when there is one")
+    if not any(models.values()):
+        raise ValueError(f"no trained models to study: {dict(models)}; give at least one under some label")
+    for label, several in models.items():
+        if wrong := [one for one in several if not isinstance(one, Trained)]:
+            raise TypeError(f"{label!r} holds a {type(wrong[0]).__name__}; give what `train` and `load` return")
+        for what, values in {
+            "model seed": [one.seed for one in several],
+            "weights": [one.about["weights_sha256"] for one in several if "weights_sha256" in one.about],
+        }.items():
+            if len(set(values)) < len(values):
+                raise ValueError(f"two models under {label!r} have the same {what}; each trained model counts once")
+
+
+def _trained_elsewhere(trained: Trained, task: Task) -> str | None:
+    """A note where a model was trained on another task than it is studied on."""
+    known = trained.about.get("definition", {}).get("task")
+    if known is None:
+        return None
+    if (known.get("name"), known.get("arguments")) == (task.name, task.model_dump()):
+        return None
+    return f"trained on task {known.get('name')!r} with {known.get('arguments')}, studied on another"
 
 
 def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Several results frames as one, categories in the order in which they first appear."""
+    """Several results frames as one, categories in the order in which they first appear.
+
+    Raises ValueError where one trained model was measured on other examples in one frame than in another: they would
+    be paired though they are not the same.
+    """
+    examples: dict[tuple[str, int], str] = {}
+    for frame in frames:
+        for model, seed in frame[["model", "model_seed"]].drop_duplicates().itertuples(index=False):
+            drawn = frame.attrs.get("examples", "unknown")
+            if examples.setdefault((model, seed), drawn) != drawn:
+                raise ValueError(
+                    f"{model!r}, model seed {seed}, was measured on other examples in one frame than in another; "
+                    "join studies of one task, n and data seed"
+                )
     labels = {
         name: list(dict.fromkeys(c for f in frames for c in f[name].cat.categories))
         for name in ("model", "condition", "skipped")
@@ -166,7 +208,7 @@ def _frame(blocks: Sequence[pd.DataFrame], models: Sequence[str], conditions: Se
     frame = pd.concat(blocks, ignore_index=True)
     reasons = sorted({reason for reason in frame["skipped"] if isinstance(reason, str)})
     labels = {"model": _labels(models), "condition": _labels(conditions), "skipped": _labels(reasons)}
-    frame = frame.astype(labels | {"model_seed": np.int32})
+    frame = frame.astype(labels | {"model_seed": np.int64})
     keys = ["model", "model_seed", "condition", "example", "skipped"]
     frame = frame[[*keys, *(name for name in frame.columns if name not in keys)]]
     check(frame)

@@ -189,8 +189,9 @@ class _Chunk:
         without = _Chunk(clean, self.examples)
         without._forward()
         for key, label in consumers.items():
-            changed = not torch.equal(self.arrived[key], without.arrived[key])
-            if changed and torch.equal(self.passed[key], without.passed[key]):
+            changed = (self.arrived[key] != without.arrived[key]).flatten(1).any(1)
+            passed = (self.passed[key] != without.passed[key]).flatten(1).any(1)
+            if (changed & ~passed).any():
                 raise InertIntervention(
                     f"{label}: a hook that is not ours, at {key[0]} of layer {key[1]}, throws the edit away: "
                     "what it passes on is the same with the edit and without. Remove the hook, or the edit"

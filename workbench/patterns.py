@@ -28,7 +28,7 @@ def derive(
 ) -> Batch:
     """The batch with more relations, computed from this model's clean run, in order; a control may name an earlier one.
 
-    on_missing: an example in which a control finds no other source of the same class in any row raises
+    on_missing: an example in which a control finds no other source of the same class in some row raises
     `MissingExamples`; with "skip" its control stays empty, so that `run` can leave the example out and count it.
 
     Raises ValueError where a head must be named, and KeyError for a control of a relation that is not there.
@@ -37,6 +37,8 @@ def derive(
     batch = batch.to(device)
     visible = model.visible(batch.tokens, batch.valid)
     for name, one in derived.items():
+        if name in batch.roles or name in batch.relations:
+            raise ValueError(f"{name!r} is a role or relation of the batch already; give the derived one another name")
         if isinstance(one, TopSource):
             relation = top_relation(_pattern(model, batch, one), batch.role(one.dest), visible)
         else:
@@ -68,7 +70,7 @@ def _control(name: str, one: Control, batch: Batch, visible: Tensor, on_missing:
         raise ValueError(f"{name!r}: a control is drawn within a token class, and this batch has no classes")
     relation = batch.relations[one.of]
     drawn = control_relation(relation, visible, batch.classes, one.seed)
-    lost = relation.flatten(1).any(1) & ~drawn.flatten(1).any(1)
+    lost = (relation.any(-1) & ~drawn.any(-1)).any(1)
     if lost.any() and on_missing == "raise":
         examples = lost.nonzero().flatten().tolist()
         raise MissingExamples(
@@ -76,7 +78,7 @@ def _control(name: str, one: Control, batch: Batch, visible: Tensor, on_missing:
             f"({', '.join(map(str, examples[:8]))}); choose another control for {one.of!r}, or say "
             "on_missing='skip' to leave it empty there"
         )
-    return drawn
+    return drawn & ~lost[:, None, None]
 
 
 def edge_weights(model: Any, batch: Batch, edges: Mapping[str, Edges]) -> dict[str, Tensor]:

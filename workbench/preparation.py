@@ -94,6 +94,13 @@ def _weights_edit(one: Intervention, batch: Batch, visible: Tensor, donors: Dono
     assert selected is not None
     rows, line_up = lining.aligned_edges(one, batch, donor, align)
     values = donors.value(name, donor, ("pattern", where.layer), _needed(selected.any(-1), rows, batch, donors))
+    seen = line_up(donors.model.visible(donor.tokens, donor.valid)[:, None])[:, :, 0]
+    if (hidden := selected & ~seen).any():
+        examples = hidden.flatten(1).any(1).nonzero().flatten().tolist()
+        raise ValueError(
+            f"{one}: the donor cannot see some of these edges (padding, or its mask) in {len(examples)} examples "
+            f"({', '.join(map(str, examples[:8]))}); its weight there is no measurement. Choose other edges or donors"
+        )
 
     def change(target: Tensor, selected: Tensor, by_head: Tensor) -> Tensor:
         return torch.where(selected[:, None], by_head.movedim(2, 1), target)

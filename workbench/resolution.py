@@ -98,14 +98,14 @@ def reach(batch: Batch, visible: Tensor, n_layers: int) -> list[Tensor]:
     return out[::-1]
 
 
-def reaches(edit: Edit, batch: Batch, visible: Tensor, n_layers: int) -> bool:
-    """Whether some selected edge or position can reach what is read, by the masks alone."""
+def reaches(edit: Edit, batch: Batch, visible: Tensor, n_layers: int) -> Tensor:
+    """In which examples [batch] some selected edge or position can reach what is read, by the masks alone."""
     if edit.selected is None or edit.layer is None:
-        return True
+        return torch.ones(len(batch), dtype=torch.bool, device=batch.device)
     dest = reach(batch, visible, n_layers)[edit.layer]
     if SITES[edit.site].positions == "source":
         dest = dest | (visible & dest[:, :, None]).any(1)
-    return bool((edit.rows & dest).any())
+    return (edit.rows & dest).any(1)
 
 
 def edge_edit(one: Intervention, batch: Batch, visible: Tensor, n_heads: int) -> Edit:

@@ -159,6 +159,8 @@ def _prepare(
     chunk_size: int,
 ) -> _Prepared:
     _check_arguments(model, batch, positions, on_missing)
+    if donors is not None and not isinstance(donors, Mapping):
+        raise TypeError("donors come by name, as donors={'other': batch}, also when there is one")
     named = {name: donor.to(_device(model)) for name, donor in (donors or {}).items()}
     for name, donor in named.items():
         _check_tokens(model, donor, f" of donor {name!r}")
@@ -176,11 +178,14 @@ def _prepare(
     visible = model.visible(batch.tokens, batch.valid)
     edits = resolve(model, batch, interventions, visible, Donors(model, batch, kept, n, named, positions, chunk_size))
     notes = hidden_edges(interventions, batch, visible)
-    lost = [not reaches(edit, batch, visible, model.config.n_layers) for edit in edits]
+    lost = [int((~reaches(edit, batch, visible, model.config.n_layers)).sum()) for edit in edits]
     for edit, unread in zip(edits, lost, strict=True):
         if unread:
-            notes.append(f"{edit.label}: cannot reach what is read; its effect there is 0 by construction")
-    return _Prepared(batch, kept, skipped, edits, lost, notes)
+            notes.append(
+                f"{edit.label}: cannot reach what is read in {unread} of {len(batch)} examples; "
+                "its effect there is 0 by construction"
+            )
+    return _Prepared(batch, kept, skipped, edits, [unread == len(batch) for unread in lost], notes)
 
 
 def _run(
@@ -209,8 +214,24 @@ def _run(
         for edit, nothing, unread in zip(prepared.edits, out.idle, prepared.unread, strict=True)
         if nothing and not unread
     ]
-    outcome = Run(out.logits, batch, prepared.kept, prepared.skipped, tuple(prepared.notes + idle))
+    notes = tuple(prepared.notes + idle + _swallowed(model, prepared, positions, chunk_size, out.logits))
+    outcome = Run(out.logits, batch, prepared.kept, prepared.skipped, notes)
     return outcome, out.kept, out.gradients
+
+
+def _swallowed(model: Any, prepared: _Prepared, positions: Positions, chunk_size: int, logits: Tensor) -> list[str]:
+    """Edits of a list without which its logits are the same, found by leaving out each in turn."""
+    if len(prepared.edits) < 2:
+        return []
+    batch, notes = prepared.batch, []
+    read = batch.read_positions() if positions == "read" else None
+    for index, edit in enumerate(prepared.edits):
+        others = [*prepared.edits[:index], *prepared.edits[index + 1 :]]
+        if torch.equal(execute(model, batch, others, read=read, chunk_size=chunk_size).logits, logits):
+            notes.append(
+                f"{edit.label}: the other edits of this list give the same without it; it changes nothing here"
+            )
+    return notes
 
 
 def _device(model: Any) -> torch.device:
@@ -219,9 +240,10 @@ def _device(model: Any) -> torch.device:
 
 def _check_arguments(model: Any, batch: Batch, positions: str, on_missing: str) -> None:
     if not all(hasattr(model, name) for name in ("config", "visible", "hook_dict")):
-        raise TypeError(
-            f"{type(model).__name__} is no model of this workbench; build one with Transformer(config, seed)"
-        )
+        mend = "pass its `.model`" if hasattr(model, "model") else "build one with Transformer(config, seed)"
+        raise TypeError(f"{type(model).__name__} is no model of this workbench; {mend}")
+    if not isinstance(batch, Batch):
+        raise TypeError(f"the batch is a {type(batch).__name__}; make it a Batch, as task.sample(n, seed) gives it")
     if positions not in ("all", "read"):
         raise ValueError(f"positions={positions!r}; there are: 'all', 'read'")
     if on_missing not in ("raise", "skip"):
@@ -237,6 +259,8 @@ def _check_tokens(model: Any, batch: Batch, whose: str) -> None:
         raise ValueError(
             f"token {low if low < 0 else high}{whose} does not fit this model, whose tokens are 0 to {most}"
         )
+    if (label := int(batch.labels.max())) > most:
+        raise ValueError(f"label {label}{whose} does not fit this model, whose tokens are 0 to {most}")
 
 
 def _check_finite(logits: Tensor) -> None:

@@ -18,6 +18,7 @@ class Coverage:
     n_models: int
     accuracy: float
     between: float
+    shared: float
     n_examples: int
     repeats: int
     resamples: int
@@ -36,14 +37,17 @@ def coverage(
     n_examples: int,
     repeats: int,
     seed: int,
+    shared: float = 0.0,
     resamples: int = 500,
     level: float = 0.95,
 ) -> Coverage:
     """Simulate how often nominal intervals hold the true mean accuracy over models.
 
     Each model's true accuracy is drawn from the beta distribution with mean `accuracy` and standard deviation `between`
-    (0: all the same); its `n_examples` are binomial. Compared on the same data: `mean_interval`, and the percentile
-    bootstrap that resamples models, then each model's examples (Davison and Hinkley, Bootstrap Methods, 1997, 3.8).
+    (0: all the same). Whether it is right on an example is, on a share `shared` of them, one draw for all models: hard
+    examples are hard for each, as in studies where every model sees the same ones. Compared on the same data:
+    `mean_interval`, and the percentile bootstrap that resamples models, then each model's examples (Davison and
+    Hinkley, Bootstrap Methods, 1997, 3.8).
 
     Raises ValueError where no beta distribution has that mean and standard deviation.
 
@@ -52,14 +56,19 @@ def coverage(
     True
     """
     rng = np.random.default_rng(seed)
-    counts = rng.binomial(n_examples, _true_accuracies(rng, accuracy, between, (repeats, n_models)))
-    index = np.arange(n_examples)
-    intervals = [mean_interval([index < count for count in row], level=level) for row in counts]
+    true = _true_accuracies(rng, accuracy, between, (repeats, n_models))
+    intervals, counts = [], np.empty((repeats, n_models))
+    for index, row in enumerate(true):
+        luck = rng.random((n_models, n_examples), dtype=np.float32)
+        luck[:, : round(shared * n_examples)] = luck[0, : round(shared * n_examples)]
+        right = luck < row[:, None]
+        counts[index] = right.sum(1)
+        intervals.append(mean_interval(list(right), level=level))
     student = np.array([(interval.low, interval.high) for interval in intervals])
     ends = [_two_level(rng, row / n_examples, n_examples, resamples, level) for row in counts]
     bootstrap = np.array(ends)
     return Coverage(
-        n_models, accuracy, between, n_examples, repeats, resamples, level,
+        n_models, accuracy, between, shared, n_examples, repeats, resamples, level,
         student=_share_holding(student, accuracy), bootstrap=_share_holding(bootstrap, accuracy),
         student_width=float(np.ptp(student, axis=1).mean()), bootstrap_width=float(np.ptp(bootstrap, axis=1).mean()),
     )  # fmt: skip

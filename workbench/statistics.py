@@ -22,7 +22,7 @@ __all__ = [
 Bounds = tuple[float, float]
 Range = tuple[float, float, str]
 
-OVER_MODELS = "over models (Student's t)"
+OVER_BOTH = "over models and examples"
 WITHIN_EXACT = "within a model (exact)"
 WITHIN_STUDENT = "within a model (Student's t)"
 NO_INTERVAL = "no interval"
@@ -52,9 +52,11 @@ def mean_interval(
     values_by_model: one array `[example]` per trained model, in the metric's unit. `bounds`: the least and largest
     value that the metric can take; None where there are none.
 
-    Student's t over the model means, clipped to `bounds`. With one model, or where the model means are all equal, the
-    interval is within a model: it uses the examples of ONE model, never pooled ones, since models that agree
-    add no examples; of several the widest is taken. Within a model:
+    Two things vary: the models, and the examples, which all models share, so that their luck does not show in the
+    spread of the model means. Each half of the interval is the square root of the sum of two squares: Student's t over
+    the model means, and the half of the widest interval within a model; clipped to `bounds`. With one model, or where
+    the model means are all equal, only the second is left. Within a model the examples of ONE model count, never pooled
+    ones, since models that agree add no examples:
 
     - values only at the two bounds (0/1): Clopper and Pearson (Biometrika 26, 1934);
     - other values: Student's t over the examples, clipped;
@@ -169,10 +171,15 @@ def _interval(
 ) -> Interval:
     means = np.array([values.mean() for values in models])
     estimate = float(means.mean())
+    own = [within(values, level, bounds) for values in models]
+    low, high, kind = max(own, key=lambda ends: ends[1] - ends[0])
     if len(means) > 1 and _vary(means, bounds):
-        low, high, kind = _student(means, level, bounds, OVER_MODELS)
-    else:
-        low, high, kind = max((within(values, level, bounds) for values in models), key=lambda ends: ends[1] - ends[0])
+        kind = OVER_BOTH
+        bounded = [(mean, ends) for mean, ends in zip(means, own, strict=True) if ends[2] != NO_INTERVAL]
+        over_models = _half(means, level)
+        low = estimate - np.hypot(over_models, max((mean - ends[0] for mean, ends in bounded), default=0.0))
+        high = estimate + np.hypot(over_models, max((ends[1] - mean for mean, ends in bounded), default=0.0))
+        low, high = _clipped(low, high, bounds)
     if kind == NO_INTERVAL:
         return Interval(estimate, np.nan, np.nan, kind)
     return Interval(estimate, min(low, estimate), max(high, estimate), kind)
@@ -206,10 +213,19 @@ def _constant(values: np.ndarray, level: float, bounds: Bounds) -> Range:
 
 
 def _student(values: np.ndarray, level: float, bounds: Bounds | None, kind: str) -> Range:
-    half = special.stdtrit(len(values) - 1, (1 + level) / 2) * values.std(ddof=1) / np.sqrt(len(values))
+    half, mean = _half(values, level), values.mean()
+    return *_clipped(mean - half, mean + half, bounds), kind
+
+
+def _half(values: np.ndarray, level: float) -> float:
+    """Half the width of Student's t interval for the mean."""
+    spread = values.std(ddof=1) / np.sqrt(len(values))
+    return float(special.stdtrit(len(values) - 1, (1 + level) / 2) * spread)
+
+
+def _clipped(low: float, high: float, bounds: Bounds | None) -> tuple[float, float]:
     lowest, highest = bounds if bounds is not None else (-np.inf, np.inf)
-    mean = values.mean()
-    return float(max(mean - half, lowest)), float(min(mean + half, highest)), kind
+    return float(max(low, lowest)), float(min(high, highest))
 
 
 def _vary(values: np.ndarray, bounds: Bounds | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -58,6 +58,17 @@ class Study(BaseModel):
     data_seed: int
     on_missing: Literal["raise", "skip"] = "raise"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _listed(cls, values: Any) -> Any:
+        conditions = values.get("conditions") if isinstance(values, dict) else None
+        for label, several in conditions.items() if isinstance(conditions, Mapping) else ():
+            if isinstance(several, Intervention):
+                raise ValueError(
+                    f"condition {label!r}: interventions come as a list, as [{several}], also when there is one"
+                )
+        return values
+
     @model_validator(mode="after")
     def _declarable(self) -> Study:
         for label, interventions in self.conditions.items():
@@ -65,6 +76,8 @@ class Study(BaseModel):
                 raise ValueError(f"condition {label!r} holds a custom function, which a study cannot declare; use run")
         if self.weights and all(self.conditions.values()):
             raise ValueError("weights are recorded in a condition without interventions; add one, such as 'clean': ()")
+        if taken := {*self.weights, *self.metrics} & {"model", "model_seed", "condition", "example", "skipped"}:
+            raise ValueError(f"{sorted(taken)} cannot name a weight or a metric: results have columns of that name")
         if clash := set(self.weights) & set(self.metrics):
             raise ValueError(f"{sorted(clash)} name a weight and a metric; a column must mean one thing")
         return self

@@ -33,6 +33,8 @@ def percent(x: float) -> str:
     """
     if pd.isna(x):
         return ""
+    if abs(x) < 1e-12:
+        x = 0.0
     if x in (-1, 0, 1):
         return f"{100 * int(x)}%"
     for decimals in range(1 if abs(x) >= 0.01 else 2, 12):

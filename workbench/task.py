@@ -51,11 +51,16 @@ class Task(Protocol):
 
 def identity(task: Task) -> dict[str, Any]:
     """What defines a task in a key: its name, arguments, `MEANING`, and the digest of what it really draws."""
+    drawn = task.sample(64, seed=0)
+    if drawn.digest() == task.sample(64, seed=1).digest():
+        raise ValueError(
+            f"the task {task.name!r} draws the same examples with seed 0 and seed 1; `sample` must use its seed"
+        )
     return {
         "name": task.name,
         "arguments": task.model_dump(),
         "meaning": task.MEANING,
-        "digest": task.sample(64, seed=0).digest(),
+        "digest": drawn.digest(),
     }
 
 

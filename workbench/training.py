@@ -115,7 +115,18 @@ def train_each(
             total, hidden = len(todo) * recipe.steps, None if progress else True
             with tqdm(total=total, desc="training", unit="step", disable=hidden) as bar:
                 _fit_all(task, recipe, todo, where, keep, bar.update)
-    return {name: [checkpoints.load(folders[job]) for job in asked] for name, asked in jobs.items()}
+    return {name: [_found(folders[job], known[job]) for job in asked] for name, asked in jobs.items()}
+
+
+def _found(folder: Path, asked: Mapping[str, Any]) -> Trained:
+    """The checkpoint in a folder, which must be the one that its key says."""
+    trained = checkpoints.load(folder)
+    if checkpoints.key(trained.about["definition"]) != checkpoints.key(asked):
+        raise ValueError(
+            f"{folder}: this checkpoint was made by another definition (task, config, recipe, seed) than asked; "
+            "it was moved or altered. Remove the folder, and it is trained again"
+        )
+    return trained
 
 
 def _size(job: Job) -> int:
