@@ -249,7 +249,8 @@ def by_pandas(frame, id):
     rows = frame[(frame["model"] == model) & (frame["condition"] == condition) & frame["skipped"].isna()]
     means = rows.astype({metric: float}).groupby("model_seed")[metric].mean()
     over_models = stats.t.ppf(0.975, len(means) - 1) * means.std(ddof=1) / len(means) ** 0.5
-    down, up = zip(*(within(values) for _, values in rows.astype({metric: float}).groupby("model_seed")[metric]))
+    halves = [within(values) for _, values in rows.astype({metric: float}).groupby("model_seed")[metric]]
+    down, up = zip(*halves, strict=True)
     low, high = means.mean() - np.hypot(over_models, max(down)), means.mean() + np.hypot(over_models, max(up))
     low, high = np.clip([low, high], 0, 1)
     return {"estimate": means.mean(), "low": low, "high": high, "n_models": len(means), "n_examples": 200}
