@@ -11,9 +11,10 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from analyses.lecture_claims import claims, parts
 from analyses.lecture_evidence import Evidence, contrasts, parquet
 from analyses.lecture_figures import figures
-from analyses.lecture_table import ROWS, TWO, claims, parts, table
+from analyses.lecture_table import ROWS, TWO, table
 from workbench.checkpoints import provenance
 from workbench.report import write_report
 from workbench.tables import percent, to_csv, to_markdown

@@ -16,9 +16,10 @@ import pytest
 from scipy import stats
 
 from analyses.lecture import main, study
+from analyses.lecture_claims import CLAIMS, claims, parts
 from analyses.lecture_evidence import contrasts
 from analyses.lecture_report import SAID
-from analyses.lecture_table import CLAIMS, claims, parts, table
+from analyses.lecture_table import table
 from tasks.lookup import Lookup
 from workbench.fitting import training_batches
 from workbench.recipe import Recipe

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from workbench.arguments import check_arguments, check_finite, check_tokens, say_missing
 from workbench.batch import Batch
 from workbench.donors import Donors, Positions
 from workbench.edits import Edit, EmptyRow, InertIntervention, MissingExamples
@@ -158,22 +159,22 @@ def _prepare(
     left_out: Mapping[int, str] | None,
     chunk_size: int,
 ) -> _Prepared:
-    _check_arguments(model, batch, positions, on_missing)
+    check_arguments(model, batch, positions, on_missing)
     if donors is not None and not isinstance(donors, Mapping):
         raise TypeError("donors come by name, as donors={'other': batch}, also when there is one")
     named = {name: donor.to(_device(model)) for name, donor in (donors or {}).items()}
     for name, donor in named.items():
-        _check_tokens(model, donor, f" of donor {name!r}")
+        check_tokens(model, donor, f" of donor {name!r}")
     missed = {
         example: why for example, why in absent(model, batch, interventions).items() if example not in (left_out or {})
     }
     if missed and on_missing == "raise":
-        raise MissingExamples(_say_missing(missed, len(batch)))
+        raise MissingExamples(say_missing(missed, len(batch)))
     skipped = {**(left_out or {}), **missed}
     n, batch = len(batch), batch.to(_device(model))
     kept = torch.tensor([i for i in range(len(batch)) if i not in skipped], dtype=torch.long, device=batch.device)
     if not len(kept):
-        raise MissingExamples(f"no example is left: {_say_missing(skipped, n)}")
+        raise MissingExamples(f"no example is left: {say_missing(skipped, n)}")
     batch = batch.select(kept) if skipped else batch
     visible = model.visible(batch.tokens, batch.valid)
     edits = resolve(model, batch, interventions, visible, Donors(model, batch, kept, n, named, positions, chunk_size))
@@ -208,7 +209,7 @@ def _run(
         objective=objective,
         chunk_size=chunk_size,
     )
-    _check_finite(out.logits)
+    check_finite(out.logits)
     idle = [
         f"{edit.label}: landed and changed nothing; every value it asked for was there already"
         for edit, nothing, unread in zip(prepared.edits, out.idle, prepared.unread, strict=True)
@@ -236,52 +237,3 @@ def _swallowed(model: Any, prepared: _Prepared, positions: Positions, chunk_size
 
 def _device(model: Any) -> torch.device:
     return next(model.parameters()).device
-
-
-def _check_arguments(model: Any, batch: Batch, positions: str, on_missing: str) -> None:
-    if not all(hasattr(model, name) for name in ("config", "visible", "hook_dict")):
-        mend = "pass its `.model`" if hasattr(model, "model") else "build one with Transformer(config, seed)"
-        raise TypeError(f"{type(model).__name__} is no model of this workbench; {mend}")
-    if not isinstance(batch, Batch):
-        raise TypeError(f"the batch is a {type(batch).__name__}; make it a Batch, as task.sample(n, seed) gives it")
-    if positions not in ("all", "read"):
-        raise ValueError(f"positions={positions!r}; there are: 'all', 'read'")
-    if on_missing not in ("raise", "skip"):
-        raise ValueError(f"on_missing={on_missing!r}; there are: 'raise', 'skip'")
-    if not len(batch):
-        raise ValueError("the batch has no examples")
-    _check_tokens(model, batch, "")
-
-
-def _check_tokens(model: Any, batch: Batch, whose: str) -> None:
-    low, high, most = int(batch.tokens.min()), int(batch.tokens.max()), model.config.d_vocab - 1
-    if low < 0 or high > most:
-        raise ValueError(
-            f"token {low if low < 0 else high}{whose} does not fit this model, whose tokens are 0 to {most}"
-        )
-    if (label := int(batch.labels.max())) > most:
-        raise ValueError(f"label {label}{whose} does not fit this model, whose tokens are 0 to {most}")
-
-
-def _check_finite(logits: Tensor) -> None:
-    if not bool(torch.isfinite(logits).all()):
-        examples = (~torch.isfinite(logits)).flatten(1).any(1).nonzero().flatten().tolist()
-        raise ValueError(
-            f"logits are not finite in {len(examples)} of {len(logits)} examples "
-            f"({', '.join(map(str, examples[:8]))}): "
-            "the weights or an edit hold NaN or infinity"
-        )
-
-
-def _say_missing(skipped: Mapping[int, str], n: int) -> str:
-    reasons: dict[str, list[int]] = {}
-    for example, reason in skipped.items():
-        reasons.setdefault(reason, []).append(example)
-    said = "; ".join(
-        f"{reason} in {len(examples)} of {n} examples "
-        f"({', '.join(map(str, examples[:8]))}{', ...' if len(examples) > 8 else ''})"
-        for reason, examples in reasons.items()
-    )
-    return (
-        f"{said}. Leave these examples out, or say on_missing='skip' to drop them from every condition and count them"
-    )
