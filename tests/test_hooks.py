@@ -207,3 +207,8 @@ def test_an_unknown_moment_is_refused_in_words():
 def test_a_chunk_size_below_1_is_refused_in_words(size):
     with pytest.raises(ValueError, match="chunk_size"):
         run(small(), BATCH, chunk_size=size)
+
+
+def test_a_gradient_is_refused_of_what_is_not_one_value_per_example():
+    with pytest.raises(ValueError, match="one value per example"):
+        record(small(), BATCH, ["pattern"], gradients_of=lambda logits, _batch: logits.mean())

@@ -1,5 +1,7 @@
 """run() and record(): who is left out and counted, lists that contradict themselves, donors, names, numbers."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from small import ANSWER, BATCH, CORRUPT, EVERY_MODEL, OTHER, ROW, small, with_role
@@ -235,3 +237,17 @@ def test_softmax_is_in_float32_in_a_bfloat16_model():
     want = torch.softmax(got["scores", 1].float(), -1).bfloat16()
     assert got["pattern", 1].dtype == torch.bfloat16
     assert torch.equal(got["pattern", 1], want)
+
+
+def test_an_edit_that_another_one_swallows_is_noted():
+    swallowing = freeze(Stream(layer=1, part="attn_out"))
+    notes = run(small(), BATCH, [cut(ANSWER), swallowing]).notes
+    assert any(note.startswith(str(cut(ANSWER))) and "changes nothing here" in note for note in notes)
+    assert not run(small(), BATCH, [cut(ANSWER), scale(Heads(layer=0, part="z"), by=2)]).notes
+
+
+def test_an_edit_that_reaches_what_is_read_in_some_examples_only_says_in_how_many():
+    labels = torch.full_like(BATCH.labels, -100)
+    labels[:3, -1], labels[3:, 0] = BATCH.labels[:3, -1], 0
+    notes = run(small(), replace(BATCH, labels=labels), [cut(ANSWER)]).notes
+    assert any(f"cannot reach what is read in {len(BATCH) - 3} of {len(BATCH)} examples" in note for note in notes)

@@ -18,7 +18,7 @@ UNREAD = -100
 _ROWS = {"position", "token", "label", "padding"}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Batch:
     """Examples with everything that an intervention or a metric may refer to. Frozen; checked when made.
 
@@ -97,6 +97,12 @@ class Batch:
     def __reduce__(self) -> tuple[type[Batch], tuple[object, ...]]:
         roles, relations = dict(self.roles), dict(self.relations)
         return Batch, (self.tokens, self.labels, self.valid, roles, relations, self.classes, self.vocabulary)
+
+    def __repr__(self) -> str:
+        n, length = self.tokens.shape
+        return (
+            f"Batch({n} examples of {length} positions; roles {sorted(self.roles)}; relations {sorted(self.relations)})"
+        )
 
     def __len__(self) -> int:
         return len(self.tokens)

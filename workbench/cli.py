@@ -96,7 +96,9 @@ def train(
     norm: Annotated[str, typer.Option(help="Where LayerNorm stands: post, pre or none.")] = "post",
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps.  [default: the recipe's own]")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    home: Annotated[Path | None, typer.Option(help="Where checkpoints lie.  [default: the workbench's own]")] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="Where checkpoints lie.  [default: $WORKBENCH_HOME, or ./runs]")
+    ] = None,
 ) -> None:
     """Train one model per seed, or find the same model trained before, and print where its checkpoint is."""
     made = load_entry("task", task)()

@@ -118,7 +118,13 @@ class _Chunk:
         with torch.no_grad():
             self._prove(logits.detach())
         if whole.objective is not None and self.kept:
-            self._differentiate(whole.objective(logits, batch).sum())
+            values = whole.objective(logits, batch)
+            if not isinstance(values, Tensor) or tuple(values.shape) != (len(batch),):
+                shape = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+                raise ValueError(
+                    f"gradients are taken of one value per example, [batch] = [{len(batch)}]; the metric gave {shape}"
+                )
+            self._differentiate(values.sum())
         self.kept = {key: value.detach() for key, value in self.kept.items()}
         self.arrived, self.passed, self.left = {}, {}, {}
         return logits.detach()

@@ -25,7 +25,7 @@ __all__ = ["EmptyRow", "InertIntervention", "MissingExamples", "Recording", "Run
 OnMissing = Literal["raise", "skip"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """The outcome of `run`.
 
@@ -40,14 +40,21 @@ class Run:
     skipped: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Run(logits {list(self.logits.shape)}, {len(self.skipped)} skipped, notes={list(self.notes)})"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Recording:
     """Copies of what passed the sites asked for: `recording["pattern", 0]`; `gradients` by the same keys."""
 
     values: Mapping[Key, Tensor]
     gradients: Mapping[Key, Tensor]
     run: Run
+
+    def __repr__(self) -> str:
+        kept = ", ".join(f"{name} {list(value.shape)}" for name, value in self.values.items())
+        return f"Recording({kept}; {len(self.gradients)} gradients)"
 
     def __getitem__(self, key: str | Key) -> Tensor:
         full = (key, None) if isinstance(key, str) else key
@@ -114,7 +121,7 @@ def record(
 
     Raises KeyError naming near sites for an unknown one, before anything runs; otherwise as `run`.
     """
-    if isinstance(sites, str):
+    if isinstance(sites, str) or (isinstance(sites, tuple) and any(isinstance(one, int) for one in sites)):
         raise TypeError(f"sites come as a list: [{sites!r}], also when there is one")
     keep = [key for one in sites for key in _keys(model, one)]
     prepared = _prepare(model, batch, interventions, donors, "all", on_missing, None, chunk_size)
