@@ -12,8 +12,9 @@ from workbench.batch import Batch
 
 
 def check_arguments(model: Any, batch: Batch, positions: str, on_missing: str) -> None:
-    if not all(hasattr(model, name) for name in ("config", "visible", "hook_dict")):
-        mend = "pass its `.model`" if hasattr(model, "model") else "build one with Transformer(config, seed)"
+    if not all(hasattr(model, name) for name in ("parts", "sees", "logits", "hook_dict")):
+        inside = hasattr(model, "about") and hasattr(model, "model")
+        mend = "pass its `.model`" if inside else "hand over wrap(model), or build one with Transformer(config, seed)"
         raise TypeError(f"{type(model).__name__} is no model of this workbench; {mend}")
     if not isinstance(batch, Batch):
         raise TypeError(f"the batch is a {type(batch).__name__}; make it a Batch, as task.sample(n, seed) gives it")
@@ -27,13 +28,27 @@ def check_arguments(model: Any, batch: Batch, positions: str, on_missing: str) -
 
 
 def check_tokens(model: Any, batch: Batch, whose: str) -> None:
-    low, high, most = int(batch.tokens.min()), int(batch.tokens.max()), model.config.d_vocab - 1
+    low, high, most = int(batch.tokens.min()), int(batch.tokens.max()), model.d_vocab - 1
     if low < 0 or high > most:
         raise ValueError(
             f"token {low if low < 0 else high}{whose} does not fit this model, whose tokens are 0 to {most}"
         )
-    if (label := int(batch.labels.max())) > most:
-        raise ValueError(f"label {label}{whose} does not fit this model, whose tokens are 0 to {most}")
+    if (label := int(batch.labels.max())) >= model.n_out:
+        raise ValueError(f"label {label}{whose} does not fit this model, whose logits are 0 to {model.n_out - 1}")
+    for part in model.parts:
+        batch.sides(part)
+    if batch.context is not None:
+        if tuple(model.parts) == ("",):
+            raise ValueError(f"the batch{whose} has a context, and this model reads one sequence only")
+        check_tokens_in_context(model, batch, whose)
+
+
+def check_tokens_in_context(model: Any, batch: Batch, whose: str) -> None:
+    tokens = batch.context.tokens  # type: ignore[union-attr]
+    low, high, most = int(tokens.min()), int(tokens.max()), model.d_vocab - 1
+    if low < 0 or high > most:
+        wrong = low if low < 0 else high
+        raise ValueError(f"token {wrong} of the context{whose} does not fit this model, whose tokens are 0 to {most}")
 
 
 def check_finite(logits: Tensor) -> None:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from workbench.drawing import draw
 from workbench.nearest import nearest
 
 UNREAD = -100
@@ -29,6 +30,9 @@ class Batch:
         roles: name -> [batch pos], a data-dependent set of positions
         relations: name -> [batch dest source], a data-dependent set of edges
         classes [batch pos]: an integer per token class (letter, digit, ...), by which controls are matched
+        context: of a two-sequence model, the batch that its encoder reads; `tokens` are then the decoder's
+        alignments: name -> [batch pos context_pos], edges from this sequence to the context's (cross-attention)
+        inputs: name -> [batch ...], handed as they are to a foreign model (pixel_values, input_features, ...)
 
     Raises ValueError where shapes or types disagree, a role or relation includes padding, or a name is used twice.
 
@@ -48,12 +52,15 @@ class Batch:
     relations: Mapping[str, Tensor] = field(default_factory=dict)
     classes: Tensor | None = None
     vocabulary: tuple[str, ...] = ()
+    context: Batch | None = None
+    alignments: Mapping[str, Tensor] = field(default_factory=dict)
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.valid is None:
             object.__setattr__(self, "valid", torch.ones_like(self.tokens, dtype=torch.bool))
-        object.__setattr__(self, "roles", MappingProxyType(dict(self.roles)))
-        object.__setattr__(self, "relations", MappingProxyType(dict(self.relations)))
+        for name in ("roles", "relations", "alignments", "inputs"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         self._check()
 
     def _check(self) -> None:
@@ -70,21 +77,44 @@ class Batch:
             _same_shape(name, value, self.tokens.shape, self.tokens.device)
         for name, mask in self.relations.items():
             _same_shape(f"relation {name!r}", mask, (*self.tokens.shape, self.tokens.shape[1]), self.tokens.device)
-        for name, mask in [("valid", self.valid), *self.roles.items(), *self.relations.items()]:
+        self._check_context()
+        named = [*self.roles.items(), *self.relations.items(), *self.alignments.items()]
+        for name, mask in [("valid", self.valid), *named]:
             if mask.dtype != torch.bool:
                 raise ValueError(f"{name!r} must be a boolean mask; got {mask.dtype}")
-        if taken := _ROWS & {*self.roles, *self.relations}:
+        if taken := _ROWS & {name for name, _ in named}:
             raise ValueError(f"{sorted(taken)} cannot name a role or a relation: `show` has a row of that name")
-        if both := set(self.roles) & set(self.relations):
-            raise ValueError(f"{sorted(both)} name a role and a relation; a name must mean one thing")
+        names = [name for name, _ in named]
+        if both := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"{sorted(both)} name a role and a relation or an alignment; a name must mean one thing")
         if ((self.labels < 0) & (self.labels != UNREAD)).any():
             raise ValueError(
                 f"labels are token ids, or {UNREAD} where nothing is read; some are other negative numbers"
             )
-        if odd := sorted(name for name in {*self.roles, *self.relations} if name == "every" or "←" in name or not name):
+        if odd := sorted(name for name in names if name == "every" or "←" in name or not name):
             raise ValueError(f"{odd} cannot name a role or a relation: in labels 'every' and '←' mean something else")
         if not bool(self.valid.all()):
             self._check_padding()
+
+    def _check_context(self) -> None:
+        n, device = len(self.tokens), self.tokens.device
+        if self.context is not None and (len(self.context) != n or self.context.device != device):
+            raise ValueError(
+                f"the context has {len(self.context)} examples on {self.context.device}, the batch {n} on {device}; "
+                "example i of the one goes with example i of the other"
+            )
+        if self.alignments and self.context is None:
+            raise ValueError(f"alignments {sorted(self.alignments)} lead to a context, and the batch has none")
+        for name, mask in self.alignments.items():
+            assert self.context is not None
+            shape = (*self.tokens.shape, self.context.tokens.shape[1])
+            _same_shape(f"alignment {name!r}", mask, shape, device)
+            if (mask & ~(self.valid[:, :, None] & self.context.valid[:, None, :])).any():
+                raise ValueError(f"{name!r} includes padding; an alignment may only name valid positions")
+        for name, value in self.inputs.items():
+            if not isinstance(value, Tensor) or value.ndim < 1 or len(value) != n or value.device != device:
+                got = f"{list(value.shape)} on {value.device}" if isinstance(value, Tensor) else type(value).__name__
+                raise ValueError(f"input {name!r} must be a tensor with {n} examples on {device}; got {got}")
 
     def _check_padding(self) -> None:
         edges = self.valid[:, :, None] & self.valid[:, None, :]
@@ -95,13 +125,16 @@ class Batch:
             raise ValueError("labels are read at padding; set them to -100 there")
 
     def __reduce__(self) -> tuple[type[Batch], tuple[object, ...]]:
-        roles, relations = dict(self.roles), dict(self.relations)
-        return Batch, (self.tokens, self.labels, self.valid, roles, relations, self.classes, self.vocabulary)
+        masks = dict(self.roles), dict(self.relations)
+        more = self.classes, self.vocabulary, self.context, dict(self.alignments), dict(self.inputs)
+        return Batch, (self.tokens, self.labels, self.valid, *masks, *more)
 
     def __repr__(self) -> str:
         n, length = self.tokens.shape
+        also = "" if self.context is None else f"; context {self.context!r}"
         return (
-            f"Batch({n} examples of {length} positions; roles {sorted(self.roles)}; relations {sorted(self.relations)})"
+            f"Batch({n} examples of {length} positions; roles {sorted(self.roles)}; relations {sorted(self.relations)}"
+            f"{also})"
         )
 
     def __len__(self) -> int:
@@ -121,19 +154,31 @@ class Batch:
             raise KeyError(f"no role {name!r}{also}. {nearest(name, sorted(self.roles))}")
         return self.roles[name]
 
-    def edges(self, dest: str | None, source: str | None) -> Tensor:
+    def sides(self, part: str = "") -> tuple[Batch, Batch]:
+        """Whose positions are destinations and whose are sources in a part of a model ("", "encoder", "decoder",
+        "cross"). Raises ValueError where the part reads a context and there is none."""
+        if part not in ("encoder", "cross"):
+            return self, self
+        if self.context is None:
+            raise ValueError(f"the {part} part of a model reads a context, and this batch has none: Batch(context=...)")
+        return (self.context if part == "encoder" else self), self.context
+
+    def edges(self, dest: str | None, source: str | None, part: str = "") -> Tensor:
         """The mask [batch dest source] of the edges that `dest` and `source` name.
 
         `source` is a role (dest × source, an outer product), or a relation (its edges, restricted to `dest` where
-        given).
+        given). part: in which part of a two-sequence model; in "cross" sources are the context's, and an alignment
+        takes the place of a relation.
         """
-        rows = self.role(dest)[:, :, None]
-        if source is not None and source in self.relations:
-            return self.relations[source] & rows
-        if source is not None and source not in self.roles:
-            known = sorted([*self.roles, *self.relations])
+        readers, sources = self.sides(part)
+        related = self.alignments if part == "cross" else readers.relations
+        rows = readers.role(dest)[:, :, None]
+        if source is not None and source in related:
+            return related[source] & rows
+        if source is not None and source not in sources.roles:
+            known = sorted([*sources.roles, *related])
             raise KeyError(f"no role or relation {source!r}. {nearest(source, known)}")
-        return rows & self.role(source)[:, None, :]
+        return rows & sources.role(source)[:, None, :]
 
     def read_positions(self) -> Tensor:
         """The positions read, as an index [batch read]; a row with fewer than the longest repeats its first.
@@ -174,6 +219,9 @@ class Batch:
             roles={name: change(mask) for name, mask in self.roles.items()},
             relations={name: change(mask) for name, mask in self.relations.items()},
             classes=None if self.classes is None else change(self.classes),
+            context=None if self.context is None else self.context._mapped(change),
+            alignments={name: change(mask) for name, mask in self.alignments.items()},
+            inputs={name: change(value) for name, value in self.inputs.items()},
         )
 
     def digest(self) -> str:
@@ -181,6 +229,8 @@ class Batch:
         parts = {"tokens": self.tokens, "labels": self.labels, "valid": self.valid}
         parts |= {f"role {name}": mask for name, mask in self.roles.items()}
         parts |= {f"relation {name}": mask for name, mask in self.relations.items()}
+        parts |= {f"alignment {name}": mask for name, mask in self.alignments.items()}
+        parts |= {f"input {name}": value for name, value in self.inputs.items()}
         if self.classes is not None:
             parts["classes"] = self.classes
         digest = hashlib.sha256(repr(self.vocabulary).encode())
@@ -188,6 +238,8 @@ class Batch:
             value = parts[name].cpu().contiguous()
             digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
             digest.update(value.numpy().tobytes())
+        if self.context is not None:
+            digest.update(f"context {self.context.digest()}".encode())
         return digest.hexdigest()
 
     def word(self, token: int) -> str:
@@ -199,26 +251,8 @@ class Batch:
         return [self.word(int(token)) for token in self.tokens[example]]
 
     def show(self, example: int) -> str:
-        """One example drawn as text: its tokens, what is read where, and a row a role."""
-        labels = ["." if label == UNREAD else self.word(int(label)) for label in self.labels[example]]
-        rows = {
-            "position": [str(pos) for pos in range(self.tokens.shape[1])],
-            "token": self.words(example),
-            "label": labels,
-        }
-        if not bool(self.valid[example].all()):
-            rows["padding"] = ["." if valid else "#" for valid in self.valid[example]]
-        rows |= {name: ["*" if on else "." for on in mask[example]] for name, mask in self.roles.items()}
-        for name, mask in self.relations.items():
-            sources = [",".join(str(int(k)) for k in row.nonzero().flatten()) for row in mask[example]]
-            rows[name] = [f"←{source}" if source else "." for source in sources]
-        head = max(len(name) for name in rows)
-        widths = [max(len(cells[pos]) for cells in rows.values()) for pos in range(self.tokens.shape[1])]
-        lines = (
-            f"{name:<{head}}  " + "  ".join(f"{cell:>{w}}" for cell, w in zip(cells, widths, strict=True))
-            for name, cells in rows.items()
-        )
-        return "\n".join(lines)
+        """One example drawn as text: its tokens, what is read where, a row a role, and its context."""
+        return draw(self, example, UNREAD)
 
 
 def _integers(value: Tensor) -> bool:

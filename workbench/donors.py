@@ -9,13 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from workbench.anatomy import last_layer
 from workbench.batch import UNREAD, Batch
 from workbench.hooks import Key
 from workbench.interventions import Intervention
 from workbench.locations import Edges
 from workbench.nearest import nearest
 from workbench.passes import execute
-from workbench.sites import SITES
+from workbench.sites import site
 
 Positions = Literal["all", "read"]
 
@@ -79,12 +80,13 @@ def aligned_edges(
     lined up with the batch's, [batch dest head source]."""
     where = one.where
     assert isinstance(where, Edges)
-    if align == "role" and (where.dest is None or where.source not in batch.roles):
+    if align == "role" and (where.dest is None or where.source not in batch.sides(where.in_model)[1].roles):
         raise ValueError(f"{one}: align='role' lines up a dest role and a source role; {where} does not name both")
-    rows = aligned(batch.role(where.dest), donor, where.dest, align, str(one))
+    (readers, sources), (their_readers, their_sources) = batch.sides(where.in_model), donor.sides(where.in_model)
+    rows = aligned(readers.role(where.dest), their_readers, where.dest, align, str(one))
     columns = None
     if align == "role":
-        columns = partners(batch.role(where.source), donor.role(where.source), str(one))
+        columns = partners(sources.role(where.source), their_sources.role(where.source), str(one))
 
     def line_up(pattern: Tensor) -> Tensor:
         by_dest = take(pattern.movedim(1, 2), rows)
@@ -127,6 +129,8 @@ class Donors:
             return self.batch
         donor = self.whole(name, label)
         check_sizes((self.n, self.batch.tokens.shape[1]), donor, label)
+        if self.batch.context is not None and donor.context is not None:
+            check_sizes((self.n, self.batch.context.tokens.shape[1]), donor.context, f"{label}, context")
         return donor if len(self.kept) == self.n else donor.select(self.kept)
 
     def value(self, name: str | None, donor: Batch, key: Key, needed: Tensor | None) -> Tensor:
@@ -140,12 +144,12 @@ class Donors:
         if kept not in self._values:
             value = execute(self.model, donor, read=read, keep=[key], chunk_size=self.chunk_size).kept[key]
             if read is not None and self._only_read(key):
-                value = _spread(value, read, SITES[key[0]].position_axis, donor.tokens.shape[1])
+                value = _spread(value, read, site(key[0]).position_axis, donor.tokens.shape[1])
             self._values[kept] = value
         return self._values[kept]
 
     def _only_read(self, key: Key) -> bool:
-        return SITES[key[0]].positions == "dest" and key[1] == self.model.config.n_layers - 1
+        return self.model.reads_only and last_layer(self.model, *key)
 
     def _reading(self, donor: Batch, key: Key, needed: Tensor | None) -> Tensor | None:
         computed = donor.labels != UNREAD

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from workbench.hooks import Key
-from workbench.sites import site
+from workbench.sites import site, split
 
 
 class MissingExamples(ValueError):
@@ -93,22 +93,28 @@ STAGES = (("scores", "pattern"), ("z", "result"))
 """Sites of which the first alone decides the second, head by head."""
 
 
-def undone(edits: Sequence[Edit], n_heads: int) -> str | None:
+def undone(edits: Sequence[Edit], n_heads: Callable[[str], int]) -> str | None:
     """Why the list contradicts itself: an edit whose work another wipes out. None where it does not.
 
     Of edits of one layer's attention, those of scores come first whatever the order, and z before result. What
     was taken away, and a path, must not be replaced in any part; other work must not be wiped out in a whole example.
+    n_heads: site → how many heads it counts.
     """
     for index, edit in enumerate(edits):
         for other in edits[:index]:
-            first, last = (edit, other) if (edit.site, other.site) in STAGES else (other, edit)
-            if _undoes(first, last, n_heads):
+            first, last = (edit, other) if _staged(edit, other) else (other, edit)
+            if _undoes(first, last, n_heads(first.site)):
                 return f"{last.label!r} would undo {first.label!r}; leave one of them out"
     return None
 
 
+def _staged(first: Edit, last: Edit) -> bool:
+    (part, one), (other_part, other) = split(first.site), split(last.site)
+    return part == other_part and (one, other) in STAGES
+
+
 def _undoes(first: Edit, last: Edit, n_heads: int) -> bool:
-    staged = (first.site, last.site) in STAGES
+    staged = _staged(first, last)
     if first.layer != last.layer or not (staged or first.site == last.site):
         return False
     made = first.selected if first.made is None else first.made

@@ -183,7 +183,7 @@ def _needs(study: Study, model: Any, batch: Batch) -> Iterator[tuple[str, Callab
 
 
 def _unweighed(model: Any, batch: Batch, name: str, edges: Edges) -> dict[int, str]:
-    mask = batch.edges(edges.dest, edges.source) & model.visible(batch.tokens, batch.valid)
+    mask = batch.edges(edges.dest, edges.source, edges.in_model) & model.sees(batch, edges.in_model, edges.layer)
     none = (~mask.flatten(1).any(1)).nonzero().flatten().tolist()
     return dict.fromkeys(none, f"weight {name!r}: no visible edge {edges}")
 

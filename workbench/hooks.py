@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from workbench.nearest import nearest
-from workbench.sites import site
+from workbench.sites import in_part, site, split
 
 Key = tuple[str, int | None]
 Hook = Callable[[Tensor], Tensor | None]
@@ -22,11 +22,19 @@ def hook_point(model: Any, name: str, layer: int | None) -> nn.Module:
         raise KeyError(f"site {name!r} stands in every layer: say ({name!r}, layer)")
     if not row.layered and layer is not None:
         raise KeyError(f"site {name!r} stands once in the model; it has no layer {layer}")
-    if layer is not None and not 0 <= layer < model.config.n_layers:
-        raise KeyError(f"no layer {layer} at site {name!r}: this model has layers 0 to {model.config.n_layers - 1}")
-    hook_name = row.hook_name(layer)
+    part, _ = split(name)
+    if row.layered and part not in model.parts:
+        known = ", ".join(repr(in_part(one, split(name)[1])) for one in model.parts)
+        raise KeyError(f"this model has no site {name!r}; its parts have: {known}")
+    if layer is not None and not 0 <= layer < model.parts[part].n_layers:
+        raise KeyError(
+            f"no layer {layer} at site {name!r}: this model has layers 0 to {model.parts[part].n_layers - 1}"
+        )
+    hook_name = in_part(part, row.hook_name(layer))
     if hook_name not in model.hook_dict:
-        raise KeyError(f"this model has no site {name!r} ({hook_name}). {nearest(hook_name, list(model.hook_dict))}")
+        why = getattr(model, "absent", {}).get(name)
+        said = f"{why}." if why else nearest(hook_name, list(model.hook_dict))
+        raise KeyError(f"this model has no site {name!r} ({hook_name}). {said}")
     return model.hook_dict[hook_name]
 
 

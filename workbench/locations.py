@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
 
 
 class Value(BaseModel):
@@ -15,15 +15,31 @@ class Value(BaseModel):
 
 class _Location(Value):
     layer: int = Field(ge=0)
+    stack: Literal["encoder", "decoder"] | None = None
+    kind: Literal["self", "cross"] | None = None
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> _Location:
+        if self.kind == "cross" and self.stack == "encoder":
+            raise ValueError("an encoder has no cross-attention; it stands in the decoder")
+        return self
+
+    @property
+    def in_model(self) -> str:
+        """The part of a two-sequence model: "encoder", "decoder", "cross"; "" where none is named."""
+        return "cross" if self.kind == "cross" else self.stack or ""
 
     def _place(self) -> str:
         head = getattr(self, "head", None)
-        return f"L{self.layer}" + ("" if head is None else f"H{head}")
+        stack = f"{self.in_model}." if self.in_model else ""
+        return f"{stack}L{self.layer}" + ("" if head is None else f"H{head}")
 
 
 class Edges(_Location):
     """Attention edges of one layer.
 
+    stack, kind: where a model has several ("encoder", "decoder"; "self", "cross"). In cross-attention dest is a role of
+    the batch, source a role of its context or an alignment.
     head: one head, or None for every head. dest: a role, or None for every position. source: a role (then the edges
     are dest × source), a relation (its edges, restricted to dest where given), or None for every visible source.
     """
@@ -40,7 +56,8 @@ class Edges(_Location):
 class Heads(_Location):
     """A head's vectors at the positions of a role (None: every position).
 
-    part: q and z count destinations, k and v sources; result is what the head writes into the residual stream.
+    part: q and z count destinations, k and v sources (in cross-attention: the context's); their `head` counts key–value
+    heads. result is what the head writes into the residual stream. stack, kind: as for `Edges`.
     """
 
     type: Literal["heads"] = "heads"
@@ -53,7 +70,10 @@ class Heads(_Location):
 
 
 class Stream(_Location):
-    """Vectors of the residual stream's width, at the positions of a role (None: every position)."""
+    """Vectors of the residual stream's width, at the positions of a role (None: every position).
+
+    kind="cross": attn_out is what cross-attention writes, resid_mid the stream after it.
+    """
 
     type: Literal["stream"] = "stream"
     pos: str | None = None

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from workbench import proof, rows
+from workbench.anatomy import last_layer
 from workbench.batch import Batch
 from workbench.edits import Edit, InertIntervention
 from workbench.hooks import Hook, Key, evaluating, has_other_hooks, hook_point, installed
-from workbench.sites import site
+from workbench.sites import split
 
 Moment = Literal["before", "after"]
 
@@ -133,14 +134,13 @@ class _Chunk:
         whole, batch = self.whole, self.batch
         first: dict[Key, Hook] = {key: partial(self._arrive, key) for key in whole.watch}
         last: dict[Key, Hook] = {key: partial(self._act, key) for key in whole.watch | whole.keep}
-        valid = None if bool(batch.valid.all()) else batch.valid
         with installed(whole.model, first, last):
-            return whole.model(batch.tokens, valid=valid, read=self.read)
+            return whole.model.logits(batch, self.read)
 
     def _read_at(self, key: Key) -> Tensor | None:
         """The positions that a site holds [batch read]; None where it holds all."""
-        last = key[1] == self.whole.model.config.n_layers - 1
-        return self.read if last and site(key[0]).positions == "dest" else None
+        model = self.whole.model
+        return self.read if model.reads_only and last_layer(model, *key) else None
 
     def _arrive(self, key: Key, tensor: Tensor) -> None:
         self.arrived[key] = tensor.detach().clone()
@@ -211,7 +211,7 @@ class _Chunk:
 
 
 def _changed_nothing(edit: Edit, before: Tensor, after: Tensor) -> bool:
-    if edit.site == "scores":
+    if split(edit.site)[1] == "scores":
         return torch.equal(rows.softmax(before), rows.softmax(after))
     return torch.equal(before, after)
 

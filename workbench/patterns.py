@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, Literal
 
@@ -11,12 +11,14 @@ import torch
 from einops import einsum
 from torch import Tensor
 
+from workbench.anatomy import Sight, check_place
 from workbench.batch import Batch
 from workbench.edits import MissingExamples
 from workbench.locations import Edges
 from workbench.nearest import nearest
 from workbench.roles import Control, TopSource, control_relation, top_relation
 from workbench.running import record
+from workbench.sites import in_part
 
 
 def derive(
@@ -35,28 +37,32 @@ def derive(
     """
     device = next(model.parameters()).device
     batch = batch.to(device)
-    visible = model.visible(batch.tokens, batch.valid)
+    if "" not in model.parts:
+        raise ValueError("top sources are found in models with one stack of layers; this has several")
+    sight, layers = Sight(model, batch), {}
     for name, one in derived.items():
         if name in batch.roles or name in batch.relations:
             raise ValueError(f"{name!r} is a role or relation of the batch already; give the derived one another name")
         if isinstance(one, TopSource):
-            relation = top_relation(_pattern(model, batch, one), batch.role(one.dest), visible)
+            pattern, layers[name] = _pattern(model, batch, one), one.layer
+            relation = top_relation(pattern, batch.role(one.dest), sight("", one.layer))
         else:
-            relation = _control(name, one, batch, visible, on_missing)
+            layers[name] = layers.get(one.of, 0)
+            relation = _control(name, one, batch, sight("", layers[name]), on_missing)
         batch = batch.with_relations(**{name: relation})
     return batch
 
 
 def _pattern(model: Any, batch: Batch, one: TopSource) -> Tensor:
-    heads = model.config.n_heads
+    heads = model.parts[""].n_heads
     if one.head is None and heads > 1:
         raise ValueError(f"{one}: this model has {heads} heads; say which, as top_source(layer, head, dest)")
     _check_head(model, one)
     return record(model, batch, [("pattern", one.layer)])["pattern", one.layer][:, one.head or 0]
 
 
-def _check_head(model: Any, one: TopSource | Edges) -> None:
-    heads = model.config.n_heads
+def _check_head(model: Any, one: TopSource) -> None:
+    heads = model.parts[""].n_heads
     if (one.head or 0) >= heads:
         raise KeyError(f"{one}: no head {one.head}; this model has heads 0 to {heads - 1}")
 
@@ -87,16 +93,16 @@ def edge_weights(model: Any, batch: Batch, edges: Mapping[str, Edges]) -> dict[s
     Only visible edges count. With `head=None` the mean is over heads as well. One clean run serves all. Float32 or
     better. Raises KeyError for a layer, head, role or relation that is not there.
     """
-    for one in edges.values():
-        _check_head(model, one)
+    for name, one in edges.items():
+        check_place(model, one, f"weight {name!r}: {one}")
     batch = batch.to(next(model.parameters()).device)
-    layers = sorted({one.layer for one in edges.values()})
-    recording = record(model, batch, [("pattern", layer) for layer in layers])
-    visible = model.visible(batch.tokens, batch.valid)
+    keys = {name: (in_part(one.in_model, "pattern"), one.layer) for name, one in edges.items()}
+    recording = record(model, batch, sorted(set(keys.values())))
+    sight = Sight(model, batch)
     out = {}
     for name, one in edges.items():
-        mask = batch.edges(one.dest, one.source) & visible
-        pattern = recording["pattern", one.layer]
+        mask = batch.edges(one.dest, one.source, one.in_model) & sight(one.in_model, one.layer)
+        pattern = recording[keys[name]]
         pattern = pattern.to(torch.promote_types(pattern.dtype, torch.float32))
         weights = pattern.mean(1) if one.head is None else pattern[:, one.head]
         out[name] = (weights * mask).sum((1, 2)) / mask.sum((1, 2))
@@ -111,32 +117,37 @@ def pattern_table(
     models: a model, or label → model. pairs: (dest role, source role or relation); default: every role × role, and
     every relation. Columns: weight_per_edge, the mean over all visible edges of all examples; mass_per_dest, the mean
     over all destinations of what they give those sources together; n_edges, n_dests, n_examples (those that have such
-    an edge).
+    an edge). A model with several stacks has a column `part` besides: "encoder", "decoder" or "cross".
     """
     if not isinstance(models, Mapping):
         models = {"model": models}
-    if pairs is None:
-        pairs = [*product(batch.roles, batch.roles), *((None, name) for name in batch.relations)]
     rows = [row for label, model in models.items() for row in _rows(label, model, batch, pairs)]
     return pd.DataFrame(rows)
 
 
-def _rows(label: str, model: Any, batch: Batch, pairs: Sequence[tuple[str | None, str]]) -> list[dict[str, Any]]:
+def _rows(
+    label: str, model: Any, batch: Batch, pairs: Sequence[tuple[str | None, str]] | None
+) -> Iterator[dict[str, Any]]:
     batch = batch.to(next(model.parameters()).device)
     recording = record(model, batch, ["pattern"])
-    visible = model.visible(batch.tokens, batch.valid)
-    rows = []
-    for dest, source in pairs:
-        mask = batch.edges(dest, source) & visible
-        n_edges, n_dests = int(mask.sum()), int(mask.any(-1).sum())
-        for layer in range(model.config.n_layers):
-            mass = einsum(
-                recording["pattern", layer].double(), mask.double(), "b head dest source, b dest source -> head"
-            )
+    sight = Sight(model, batch)
+    for part, shape in model.parts.items():
+        asked = _pairs(batch, part) if pairs is None else pairs
+        for (dest, source), layer in product(asked, range(shape.n_layers)):
+            mask = batch.edges(dest, source, part) & sight(part, layer)
+            n_edges, n_dests = int(mask.sum()), int(mask.any(-1).sum())
+            pattern = recording[in_part(part, "pattern"), layer].double()
+            mass = einsum(pattern, mask.double(), "b head dest source, b dest source -> head")
             for head, total in enumerate(mass.tolist()):
-                row = {"model": label, "layer": layer, "head": head, "dest": dest or "every", "source": source}
+                row: dict[str, Any] = {"model": label, **({"part": part} if part else {})}
+                row |= {"layer": layer, "head": head, "dest": dest or "every", "source": source}
                 row["weight_per_edge"] = total / n_edges if n_edges else float("nan")
                 row["mass_per_dest"] = total / n_dests if n_dests else float("nan")
                 row |= {"n_edges": n_edges, "n_dests": n_dests, "n_examples": int(mask.flatten(1).any(1).sum())}
-                rows.append(row)
-    return rows
+                yield row
+
+
+def _pairs(batch: Batch, part: str) -> list[tuple[str | None, str]]:
+    readers, sources = batch.sides(part)
+    related = batch.alignments if part == "cross" else readers.relations
+    return [*product(readers.roles, sources.roles), *((None, name) for name in related)]

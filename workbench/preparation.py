@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from workbench import donors as lining
+from workbench.anatomy import Sight, check_place, counted, last_layer
 from workbench.batch import UNREAD, Batch
 from workbench.donors import Donors
 from workbench.edits import Edit, InertIntervention, undone
@@ -19,7 +20,8 @@ from workbench.interventions import Intervention
 from workbench.locations import Edges, Heads
 from workbench.operations import Add, Custom, Freeze, Mean, Patch, Path, Resample, Scale
 from workbench.passes import execute
-from workbench.resolution import edge_edit, selection, site_of
+from workbench.resolution import edge_edit, positions, selection, site_of
+from workbench.sites import split
 
 
 def check_places(model: Any, interventions: Sequence[Intervention]) -> None:
@@ -30,27 +32,24 @@ def check_places(model: Any, interventions: Sequence[Intervention]) -> None:
     for one in interventions:
         if not isinstance(one, Intervention):
             raise TypeError(f"{one!r} is no intervention; build it with cut, uniform, patch, ... from workbench")
-        hook_point(model, *site_of(one))
         places = [one.where] + ([one.what.receiver] if isinstance(one.what, Path) else [])
         for where in places:
-            head = getattr(where, "head", None)
-            if where is not None and where.layer >= model.config.n_layers:
-                raise KeyError(f"{one}: no layer {where.layer}; this model has layers 0 to {model.config.n_layers - 1}")
-            if head is not None and head >= model.config.n_heads:
-                raise KeyError(f"{one}: no head {head}; this model has heads 0 to {model.config.n_heads - 1}")
+            if where is not None:
+                check_place(model, where, str(one))
+        hook_point(model, *site_of(one))
 
 
 def resolve(
-    model: Any, batch: Batch, interventions: Sequence[Intervention], visible: Tensor, donors: Donors
+    model: Any, batch: Batch, interventions: Sequence[Intervention], sight: Sight, donors: Donors
 ) -> list[Edit]:
     """The edits of a list of interventions, in order. Raises ValueError where one would undo another, InertIntervention
     where one selects nothing at all."""
     _check_paths(interventions)
-    edits = [_edit(one, model, batch, visible, donors) for one in interventions]
+    edits = [_edit(one, model, batch, sight, donors) for one in interventions]
     for edit in edits:
         if edit.selected is not None and not edit.selected.any():
             raise InertIntervention(f"{edit.label}: nothing is selected in any of the {len(batch)} examples")
-    if reason := undone(edits, model.config.n_heads):
+    if reason := undone(edits, lambda name: model.parts[split(name)[0]].heads_at(name)):
         raise ValueError(reason)
     return edits
 
@@ -72,7 +71,7 @@ def _before(key: Key, layer: int) -> bool:
     return key[1] is None or key[1] < layer or key == ("resid_pre", layer)
 
 
-def _edit(one: Intervention, model: Any, batch: Batch, visible: Tensor, donors: Donors) -> Edit:
+def _edit(one: Intervention, model: Any, batch: Batch, sight: Sight, donors: Donors) -> Edit:
     what = one.what
     if isinstance(what, Custom):
         return Edit(str(one), what.site, what.layer, None, None, what.fn)
@@ -80,21 +79,22 @@ def _edit(one: Intervention, model: Any, batch: Batch, visible: Tensor, donors: 
         return _path_edit(one, model, batch, donors)
     if isinstance(one.where, Edges):
         if isinstance(what, Freeze | Patch):
-            return _weights_edit(one, batch, visible, donors)
-        return edge_edit(one, batch, visible, model.config.n_heads)
+            return _weights_edit(one, batch, sight, donors)
+        return edge_edit(one, batch, sight, model.parts[one.where.in_model].n_heads)
     return vector_edit(one, batch, donors)
 
 
-def _weights_edit(one: Intervention, batch: Batch, visible: Tensor, donors: Donors) -> Edit:
+def _weights_edit(one: Intervention, batch: Batch, sight: Sight, donors: Donors) -> Edit:
     where, what = one.where, one.what
     assert isinstance(where, Edges)
     name, align = (what.donor, what.align) if isinstance(what, Patch) else (None, "position")
     donor = donors.matched(name, str(one))
-    selected = selection(one, batch, visible)
+    selected = selection(one, batch, sight)
     assert selected is not None
+    key = site_of(one)
     rows, line_up = lining.aligned_edges(one, batch, donor, align)
-    values = donors.value(name, donor, ("pattern", where.layer), _needed(selected.any(-1), rows, batch, donors))
-    seen = line_up(donors.model.visible(donor.tokens, donor.valid)[:, None])[:, :, 0]
+    values = donors.value(name, donor, key, _needed(key, selected.any(-1), rows, batch, donors))
+    seen = line_up(donors.model.sees(donor, where.in_model, where.layer)[:, None])[:, :, 0]
     if (hidden := selected & ~seen).any():
         examples = hidden.flatten(1).any(1).nonzero().flatten().tolist()
         raise ValueError(
@@ -105,12 +105,14 @@ def _weights_edit(one: Intervention, batch: Batch, visible: Tensor, donors: Dono
     def change(target: Tensor, selected: Tensor, by_head: Tensor) -> Tensor:
         return torch.where(selected[:, None], by_head.movedim(2, 1), target)
 
-    place = (str(one), "pattern", where.layer, where.head, selected)
+    place = (str(one), *key, where.head, selected)
     return Edit(*place, change, {"by_head": line_up(values)}, erases=selected, restores=True)
 
 
-def _needed(selected: Tensor, positions: Tensor, batch: Batch, donors: Donors) -> Tensor:
+def _needed(key: Key, selected: Tensor, positions: Tensor, batch: Batch, donors: Donors) -> Tensor | None:
     """The donor's positions [batch pos] that are asked for at positions computed in this setting."""
+    if not last_layer(donors.model, *key):
+        return None
     wanted = selected & (batch.labels != UNREAD) if donors.positions == "read" else selected
     out = torch.zeros_like(selected, dtype=torch.int8)
     return out.scatter_reduce_(1, positions, wanted.to(torch.int8), "amax").bool()
@@ -120,9 +122,9 @@ def vector_edit(one: Intervention, batch: Batch, donors: Donors) -> Edit:
     """The edit of a head's vectors or of the residual stream."""
     where, what = one.where, one.what
     assert where is not None and not isinstance(where, Edges)
-    selected = batch.role(where.pos)
+    selected = positions(where, batch)
     head = where.head if isinstance(where, Heads) else None
-    place = (str(one), where.part, where.layer, head, selected)
+    place = (str(one), *site_of(one), head, selected)
     if isinstance(what, Scale):
         by = what.by
         return Edit(
@@ -153,11 +155,11 @@ def _wide(selected: Tensor, target: Tensor) -> Tensor:
 def _values(one: Intervention, selected: Tensor, batch: Batch, donors: Donors) -> Tensor:
     where, what, label = one.where, one.what, str(one)
     assert where is not None and not isinstance(where, Edges)
-    key = (where.part, where.layer)
+    key = site_of(one)
     name = None if isinstance(what, Freeze) else what.donor  # type: ignore[union-attr]
     if isinstance(what, Mean):
         reference = donors.whole(what.donor, label)
-        mask = reference.role(where.pos)
+        mask = positions(where, reference)
         if not mask.any():
             raise ValueError(
                 f"{label}: the role is empty in all {len(reference)} examples of the donor; there is no mean"
@@ -168,20 +170,22 @@ def _values(one: Intervention, selected: Tensor, batch: Batch, donors: Donors) -
     donor = donors.matched(name, label)
     if isinstance(what, Resample):
         order = lining.derangement(len(batch), what.seed).to(batch.device)
-        positions = lining.partners(selected, donor.role(where.pos)[order], label)
-        return lining.take(donors.value(name, donor, key, None)[order], positions)
+        taken = lining.partners(selected, positions(where, donor)[order], label)
+        return lining.take(donors.value(name, donor, key, None)[order], taken)
     align = "position" if isinstance(what, Freeze) else what.align  # type: ignore[union-attr]
-    positions = lining.aligned(selected, donor, where.pos, align, label)
-    return lining.take(donors.value(name, donor, key, _needed(selected, positions, batch, donors)), positions)
+    taken = lining.aligned(selected, counted(donor, key[0]), where.pos, align, label)
+    return lining.take(donors.value(name, donor, key, _needed(key, selected, taken, batch, donors)), taken)
 
 
 def _path_edit(one: Intervention, model: Any, batch: Batch, donors: Donors) -> Edit:
     sender, what = one.where, one.what
     assert isinstance(sender, Heads) and isinstance(what, Path)
     to = what.receiver
+    if sender.in_model or to.in_model:
+        raise ValueError(f"{one}: a path runs within one stack of layers; this model has several")
     between = range(sender.layer + 1, to.layer)
     held: list[tuple[str, int]] = [("z", layer) for layer in between]
-    if not model.config.attn_only:
+    if not model.attn_only:
         held += [("mlp_out", layer) for layer in range(sender.layer, to.layer)]
     clean = replace(donors, positions="all", _values={})
     edits = [vector_edit(Intervention(where=sender, what=what.change), batch, clean)]

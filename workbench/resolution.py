@@ -10,12 +10,13 @@ from einops import rearrange
 from torch import Tensor
 
 from workbench import rows
+from workbench.anatomy import Sight, counted
 from workbench.batch import UNREAD, Batch
 from workbench.edits import Edit, EmptyRow
 from workbench.interventions import Intervention
-from workbench.locations import Edges
+from workbench.locations import Edges, Heads, Stream
 from workbench.operations import Custom, KeepOnly, Path, Scale, Uniform, Zero
-from workbench.sites import SITES
+from workbench.sites import SITES, in_part, split
 
 
 def site_of(intervention: Intervention) -> tuple[str, int | None]:
@@ -24,14 +25,20 @@ def site_of(intervention: Intervention) -> tuple[str, int | None]:
     if isinstance(what, Custom):
         return what.site, what.layer
     if isinstance(what, Path):
-        return what.receiver.part, what.receiver.layer
+        return in_part(what.receiver.in_model, what.receiver.part), what.receiver.layer
     assert where is not None
     if isinstance(where, Edges):
-        return ("pattern" if what.op in ("zero", "freeze", "patch") else "scores"), where.layer
-    return where.part, where.layer
+        bare = "pattern" if what.op in ("zero", "freeze", "patch") else "scores"
+        return in_part(where.in_model, bare), where.layer
+    return in_part(where.in_model, where.part), where.layer
 
 
-def selection(intervention: Intervention, batch: Batch, visible: Tensor) -> Tensor | None:
+def positions(where: Heads | Stream, batch: Batch) -> Tensor:
+    """The positions [batch pos] that a location of vectors names."""
+    return counted(batch, in_part(where.in_model, where.part)).role(where.pos)
+
+
+def selection(intervention: Intervention, batch: Batch, sight: Sight) -> Tensor | None:
     """What an intervention asks for: edges [batch dest source] that are visible, or positions [batch pos]."""
     where = intervention.where
     if isinstance(intervention.what, Path):
@@ -39,17 +46,17 @@ def selection(intervention: Intervention, batch: Batch, visible: Tensor) -> Tens
     if where is None:
         return None
     if isinstance(where, Edges):
-        return batch.edges(where.dest, where.source) & visible
-    return batch.role(where.pos)
+        return batch.edges(where.dest, where.source, where.in_model) & sight(where.in_model, where.layer)
+    return positions(where, batch)
 
 
-def missing(interventions: Sequence[Intervention], batch: Batch, visible: Tensor) -> dict[int, str]:
+def missing(interventions: Sequence[Intervention], batch: Batch, sight: Sight) -> dict[int, str]:
     """Examples in which some intervention has nothing to act on: example → the reason, with the label."""
     out: dict[int, str] = {}
     for one in interventions:
-        places = [selection(one, batch, visible)]
+        places = [selection(one, batch, sight)]
         if isinstance(one.what, Path):
-            places.append(batch.role(one.where.pos))  # type: ignore[union-attr]
+            places.append(positions(one.where, batch))  # type: ignore[arg-type]
         for selected in places:
             if selected is None:
                 continue
@@ -58,13 +65,13 @@ def missing(interventions: Sequence[Intervention], batch: Batch, visible: Tensor
     return out
 
 
-def hidden_edges(interventions: Sequence[Intervention], batch: Batch, visible: Tensor) -> list[str]:
+def hidden_edges(interventions: Sequence[Intervention], batch: Batch, sight: Sight) -> list[str]:
     """A sentence for each intervention some of whose edges the mask hides anyway."""
     said = []
     for one in interventions:
         if isinstance(one.where, Edges) and one.where.source is not None:
-            asked = batch.edges(one.where.dest, one.where.source)
-            hidden = int((asked & ~visible).sum())
+            asked = batch.edges(one.where.dest, one.where.source, one.where.in_model)
+            hidden = int((asked & ~sight(one.where.in_model, one.where.layer)).sum())
             if hidden:
                 said.append(
                     f"{one}: the mask hides {hidden} of the {int(asked.sum())} edges asked for, with or without it"
@@ -75,59 +82,63 @@ def hidden_edges(interventions: Sequence[Intervention], batch: Batch, visible: T
 def _reason(one: Intervention, batch: Batch, example: int) -> str:
     where = one.where
     if not isinstance(where, Edges):
-        names = [getattr(where, "pos", None)]
-        if isinstance(one.what, Path):
-            names.append(one.what.receiver.pos)
-        empty = [name for name in names if not batch.role(name)[example].any()]
+        places = [where] + ([one.what.receiver] if isinstance(one.what, Path) else [])
+        empty = [place.pos for place in places if place and not positions(place, batch)[example].any()]
         return f"role {empty[0]!r} is empty"
-    for name in (where.dest, where.source):
-        if name is not None and name in batch.roles and not batch.roles[name][example].any():
+    readers, sources = batch.sides(where.in_model)
+    related = batch.alignments if where.in_model == "cross" else readers.relations
+    for name, side in ((where.dest or "", readers), (where.source or "", sources)):
+        if name in side.roles and not side.roles[name][example].any():
             return f"role {name!r} is empty"
-        if name is not None and name in batch.relations and not batch.relations[name][example].any():
-            return f"relation {name!r} is empty"
+    if where.source is not None and where.source in related and not related[where.source][example].any():
+        return f"relation {where.source!r} is empty"
     return "the mask already hides every edge asked for"
 
 
-def reach(batch: Batch, visible: Tensor, n_layers: int) -> list[Tensor]:
+def reach(batch: Batch, sight: Sight, part: str, n_layers: int) -> list[Tensor]:
     """Per layer, the destinations [batch pos] whose vectors can still matter to what is read."""
     here = batch.labels != UNREAD
     out = [here]
-    for _ in range(n_layers - 1):
-        here = here | (visible & here[:, :, None]).any(1)
+    for layer in range(n_layers - 1, 0, -1):
+        here = here | (sight(part, layer) & here[:, :, None]).any(1)
         out.append(here)
     return out[::-1]
 
 
-def reaches(edit: Edit, batch: Batch, visible: Tensor, n_layers: int) -> Tensor:
+def reaches(edit: Edit, batch: Batch, sight: Sight, model: Any) -> Tensor:
     """In which examples [batch] some selected edge or position can reach what is read, by the masks alone."""
-    if edit.selected is None or edit.layer is None:
+    part, bare = split(edit.site)
+    if edit.selected is None or edit.layer is None or part not in ("", "decoder") or not model.by_position:
         return torch.ones(len(batch), dtype=torch.bool, device=batch.device)
-    dest = reach(batch, visible, n_layers)[edit.layer]
-    if SITES[edit.site].positions == "source":
-        dest = dest | (visible & dest[:, :, None]).any(1)
+    dest = reach(batch, sight, part, model.parts[part].n_layers)[edit.layer]
+    if SITES[bare].positions == "source":
+        dest = dest | (sight(part, edit.layer) & dest[:, :, None]).any(1)
     return (edit.rows & dest).any(1)
 
 
-def edge_edit(one: Intervention, batch: Batch, visible: Tensor, n_heads: int) -> Edit:
+def edge_edit(one: Intervention, batch: Batch, sight: Sight, n_heads: int) -> Edit:
     """The edit of scores or weights that needs no donor."""
     where, what = one.where, one.what
     assert isinstance(where, Edges)
-    selected = selection(one, batch, visible)
+    readers, sources = batch.sides(where.in_model)
+    selected, visible = selection(one, batch, sight), sight(where.in_model, where.layer)
     assert selected is not None
     name, layer = site_of(one)
     # Of a relation, the rows that have an edge of it, hidden or not; of roles, every row of `dest`.
-    related = where.source is not None and where.source in batch.relations
-    rows = batch.edges(where.dest, where.source).any(-1) if related else batch.role(where.dest)
-    whole = (rows[:, :, None] & batch.valid[:, None, :]).expand_as(selected)
+    related = where.source in (batch.alignments if where.in_model == "cross" else readers.relations)
+    rows = batch.edges(where.dest, where.source, where.in_model).any(-1) if related else readers.role(where.dest)
+    whole = (rows[:, :, None] & sources.valid[:, None, :]).expand_as(selected)
     tensors: dict[str, Tensor] = {}
     if what.op in ("keep_only", "uniform", "shuffle"):
         tensors["rows"] = rows
     if what.op == "shuffle":
         generator = torch.Generator().manual_seed(what.seed)  # type: ignore[union-attr]
-        order = torch.rand(len(batch), batch.tokens.shape[1], n_heads, batch.tokens.shape[1], generator=generator)
+        order = torch.rand(*selected.shape[:2], n_heads, selected.shape[2], generator=generator)
         tensors["by_head"] = order.to(batch.device)
     if getattr(what, "empty", None) == "self":
-        tensors["own"] = torch.eye(batch.tokens.shape[1], dtype=torch.bool, device=batch.device).expand_as(selected)
+        if where.in_model == "cross":
+            raise ValueError(f"{one}: a row of cross-attention has no source of its own; empty='no-update' may serve")
+        tensors["own"] = torch.eye(selected.shape[1], dtype=torch.bool, device=batch.device).expand_as(selected)
     made = {"keep_only": whole & visible & ~selected, "uniform": whole & visible, "shuffle": whole & visible}
     erases = {"cut": selected, "zero": selected, "keep_only": whole & ~selected, "uniform": whole}
     return Edit(

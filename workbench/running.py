@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from workbench.anatomy import Sight, layers_of
 from workbench.arguments import check_arguments, check_finite, check_tokens, say_missing
 from workbench.batch import Batch
 from workbench.donors import Donors, Positions
@@ -18,7 +19,7 @@ from workbench.interventions import Intervention
 from workbench.passes import Moment, execute
 from workbench.preparation import check_places, resolve
 from workbench.resolution import hidden_edges, missing, reaches
-from workbench.sites import site
+from workbench.sites import CROSS, in_part, site, split
 
 __all__ = ["EmptyRow", "InertIntervention", "MissingExamples", "Recording", "Run", "absent", "record", "run"]
 
@@ -115,7 +116,8 @@ def record(
 ) -> Recording:
     """Runs a model with interventions in force and keeps copies of sites, by (site, layer).
 
-    sites: `("pattern", 0)`, or `"pattern"` for every layer. moment: what was consumed "after" the edits, or what
+    sites: `("pattern", 0)`, or `"pattern"` for every layer; of a model with several stacks `("encoder.pattern", 0)`,
+        and `"pattern"` for all of them. moment: what was consumed "after" the edits, or what
     stood there "before" them. gradients_of: a metric, (logits, batch) → [batch]; the gradient of its sum at each site
     is kept as well. Shapes are those of `sites.SITES`; scores at masked positions are −∞.
 
@@ -133,10 +135,18 @@ def _keys(model: Any, one: str | tuple[str, int]) -> list[Key]:
     if isinstance(one, tuple):
         hook_point(model, *one)
         return [one]
-    layers: list[int | None] = list(range(model.config.n_layers)) if site(one).layered else [None]
-    for layer in layers:
-        hook_point(model, one, layer)
-    return [(one, layer) for layer in layers]
+    row, (part, bare) = site(one), split(one)
+    if not row.layered:
+        hook_point(model, one, None)
+        return [(one, None)]
+    parts = model.parts if not part and "" not in model.parts else [part]
+    fitting = [each for each in parts if each != "cross" or bare in CROSS]
+    names = [in_part(each, bare) for each in fitting]
+    hook_point(model, names[0], 0)
+    keys = [(name, layer) for each, name in zip(fitting, names, strict=True) for layer in layers_of(model, each)]
+    for key in keys:
+        hook_point(model, *key)
+    return list(keys)
 
 
 @dataclass(frozen=True)
@@ -153,7 +163,7 @@ def absent(model: Any, batch: Batch, interventions: Sequence[Intervention]) -> d
     """Examples in which some intervention has nothing to act on: example → reason."""
     check_places(model, interventions)
     batch = batch.to(_device(model))
-    return missing(interventions, batch, model.visible(batch.tokens, batch.valid))
+    return missing(interventions, batch, Sight(model, batch))
 
 
 def _prepare(
@@ -183,10 +193,10 @@ def _prepare(
     if not len(kept):
         raise MissingExamples(f"no example is left: {say_missing(skipped, n)}")
     batch = batch.select(kept) if skipped else batch
-    visible = model.visible(batch.tokens, batch.valid)
-    edits = resolve(model, batch, interventions, visible, Donors(model, batch, kept, n, named, positions, chunk_size))
-    notes = hidden_edges(interventions, batch, visible)
-    lost = [int((~reaches(edit, batch, visible, model.config.n_layers)).sum()) for edit in edits]
+    sight = Sight(model, batch)
+    edits = resolve(model, batch, interventions, sight, Donors(model, batch, kept, n, named, positions, chunk_size))
+    notes = hidden_edges(interventions, batch, sight)
+    lost = [int((~reaches(edit, batch, sight, model)).sum()) for edit in edits]
     for edit, unread in zip(edits, lost, strict=True):
         if unread:
             notes.append(

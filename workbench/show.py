@@ -73,7 +73,7 @@ def read_example(model: Any, batch: Batch) -> Reading:
         for head, pattern in enumerate(patterns[0])
     }
     ran = recording.run.batch
-    visible = model.visible(ran.tokens, ran.valid)[0].cpu()
+    visible = model.sees(ran, "", 0)[0].cpu()
     return Reading(tuple(batch.words(0)), _predictions(recording.run.logits[0], batch), patterns, visible)
 
 

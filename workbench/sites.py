@@ -71,8 +71,33 @@ SITES: dict[str, Site] = {
 }
 
 
+PARTS = ("", "encoder", "decoder", "cross")
+"""Parts of a model that have layers of their own: the only one, or those of a model that reads a context. "cross" is
+the attention from the decoder to the context. A site is named after its part, as `encoder.pattern`."""
+
+CROSS = {"q", "k", "v", "scores", "pattern", "z", "result", "attn_out", "resid_mid"}
+
+
 def site(name: str) -> Site:
-    """The row of that name. Raises KeyError naming near sites."""
-    if name not in SITES:
-        raise KeyError(f"no site {name!r}. {nearest(name, list(SITES))}")
-    return SITES[name]
+    """The row of that name, after its part or without one. Raises KeyError naming near sites."""
+    part, bare = split(name)
+    if bare not in SITES or part not in PARTS or (part == "cross" and bare not in CROSS):
+        known = [in_part(one, row) for one in (PARTS if part else ("",)) for row in SITES]
+        raise KeyError(f"no site {name!r}. {nearest(name, [row for row in known if not _missing_in_cross(row)])}")
+    return SITES[bare]
+
+
+def _missing_in_cross(name: str) -> bool:
+    part, bare = split(name)
+    return part == "cross" and bare not in CROSS
+
+
+def split(name: str) -> tuple[str, str]:
+    """The part and the bare name of a site: ("encoder", "pattern") of `encoder.pattern`."""
+    part, _, bare = name.rpartition(".")
+    return part, bare
+
+
+def in_part(part: str, bare: str) -> str:
+    """The name of a site in a part of a model."""
+    return f"{part}.{bare}" if part else bare

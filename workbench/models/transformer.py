@@ -15,6 +15,8 @@ from transformer_lens import ActivationCache
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.HookedRootModule import HookedRootModule
 
+from workbench.anatomy import Part
+from workbench.batch import Batch
 from workbench.models.attention import Attention, causal
 from workbench.models.cache import PostNormCache
 from workbench.models.config import ModelConfig
@@ -152,6 +154,33 @@ class Transformer(HookedRootModule):
         self.setup()
         _initialise(self, torch.Generator().manual_seed(seed))
         self.eval()
+
+    reads_only = by_position = True
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """Its only stack of layers."""
+        return {"": Part(self.config.n_layers, self.config.n_heads, self.config.n_heads)}
+
+    @property
+    def d_vocab(self) -> int:
+        return self.config.d_vocab
+
+    @property
+    def n_out(self) -> int:
+        return self.config.d_vocab
+
+    @property
+    def attn_only(self) -> bool:
+        return self.config.attn_only
+
+    def sees(self, batch: Batch, part: str, layer: int) -> Bool[Tensor, "batch pos pos"]:
+        """Which sources each destination reads, [batch dest source]; the same in every layer."""
+        return self.visible(batch.tokens, batch.valid)
+
+    def logits(self, batch: Batch, read: Int[Tensor, "batch read"] | None) -> Float[Tensor, "batch read d_vocab"]:
+        """The batch's logits, at every position or at `read` [batch read]."""
+        return self(batch.tokens, valid=None if bool(batch.valid.all()) else batch.valid, read=read)
 
     @property
     def cfg(self) -> SimpleNamespace:
