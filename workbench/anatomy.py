@@ -31,13 +31,15 @@ class Runnable(Protocol):
 
     parts: "" → its only stack, or "encoder", "decoder", "cross"; d_vocab: how many tokens it reads; n_out: how many its
     logits tell apart; attn_only: whether its layers have no MLP; reads_only: whether the last layer computes only the
-    positions read; by_position: whether the logits at a position come from that position's last vector alone;
-    hook_dict: hook name → the module at which a site's tensor passes.
+    positions read; by_position: whether the logits at a position come from that position's last vector alone; prover:
+    the module whose functions prove that edits landed (`proof`, `witness`); hook_dict: hook name → the module at which
+    a site's tensor passes.
     """
 
     parts: Mapping[str, Part]
     d_vocab: int
     n_out: int
+    prover: Any
     attn_only: bool
     reads_only: bool
     by_position: bool

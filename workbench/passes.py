@@ -11,7 +11,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from workbench import proof, rows
+from workbench import rows
 from workbench.anatomy import last_layer
 from workbench.batch import Batch
 from workbench.edits import Edit, InertIntervention
@@ -71,9 +71,11 @@ def execute(
         raise ValueError(f"moment={moment!r}; there are: 'before', 'after'")
     for key in [edit.key for edit in edits] + list(keep):
         hook_point(model, *key)
-    watch = set().union(*proof.watched([edit.key for edit in edits], model))
+    prover = model.prover
+    prover.ready(model, [edit.key for edit in edits], lambda key: next(e.label for e in edits if e.key == key))
+    watch = set().union(*prover.watched([edit.key for edit in edits], model))
     if new := model not in _known_sums:
-        watch |= set().union(*proof.summed(model))
+        watch |= set().union(*prover.summed(model))
     whole = _Request(model, batch, edits, read, frozenset(keep), moment, objective, frozenset(watch))
     with evaluating(model), torch.set_grad_enabled(objective is not None):
         starts = range(0, len(batch), chunk_size)
@@ -178,14 +180,14 @@ class _Chunk:
         return out
 
     def _prove(self, logits: Tensor) -> None:
-        whole = self.whole
+        whole, prover = self.whole, self.whole.model.prover
         if self.new:
-            proof.check_sum(whole.model, self.left, self.arrived, self._read_at)
+            prover.check_sum(whole.model, self.left, self.arrived, self._read_at)
         for edit in whole.edits:
             if (times := self.fired.get(edit.key, 0)) != 1:
                 raise InertIntervention(f"{edit.label}: the site {edit.site!r} fired {times} times, not once")
-        proof.check(whole.edits, whole.model, self.left, self.arrived, logits, self._read_at)
-        consumers = proof.consumers(whole.edits, whole.model)
+        prover.check(whole.edits, whole.model, self.left, self.arrived, logits, self._read_at)
+        consumers = prover.consumers(whole.edits, whole.model)
         if any(has_other_hooks(whole.model, key) for key in consumers):
             self._check_other_hooks(consumers)
 

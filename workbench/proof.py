@@ -21,6 +21,10 @@ ReadAt = Callable[[Key], Tensor | None]
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 5e-6, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 
+def ready(model: Any, keys: Sequence[Key], label: Callable[[Key], str]) -> None:
+    """Nothing: of an own model every formula is known, and each run proves its edits by them."""
+
+
 def watched(keys: Sequence[Key], model: Any) -> tuple[set[Key], set[Key]]:
     """The sites to be kept as they leave, and as they arrive, so that these edited sites can be checked."""
     leaving: set[Key] = set()

@@ -15,6 +15,7 @@ from transformer_lens import ActivationCache
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.HookedRootModule import HookedRootModule
 
+from workbench import proof
 from workbench.anatomy import Part
 from workbench.batch import Batch
 from workbench.models.attention import Attention, causal
@@ -155,6 +156,7 @@ class Transformer(HookedRootModule):
         _initialise(self, torch.Generator().manual_seed(seed))
         self.eval()
 
+    prover = proof
     reads_only = by_position = True
 
     @property

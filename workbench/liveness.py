@@ -1,0 +1,143 @@
+"""Which sites of a model are live: measured by noise, one site at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from workbench.batch import UNREAD, Batch
+from workbench.hooks import Key, evaluating, hook_point, installed
+from workbench.rows import HIDDEN
+from workbench.sites import CROSS, SITES, in_part, split
+
+FACTOR = 100
+"""Logits must move by more than this many roundings of the largest logit."""
+
+SIZES = (1.0, 30.0, 1000.0)
+"""Noise of growing size is tried, in units of 1 + the values' spread: small weights hide a small one."""
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """What was measured of one site: "live" (an edit moves the logits), "read-only" (it fires and an edit changes
+    nothing), or "absent"; the reason; and by how many roundings noise there moved the logits."""
+
+    site: str
+    layer: int | None
+    status: Literal["live", "read-only", "absent"]
+    reason: str
+    moved: float = 0.0
+
+
+_known: WeakKeyDictionary[Any, dict[tuple, Liveness]] = WeakKeyDictionary()
+
+
+def probe(model: Any) -> list[Liveness]:
+    """Every site of a model in every layer, measured on its example batch: noise there, and the identity.
+
+    model: an own one, one made by `wrap`, or what `wrap` takes.
+
+    >>> from workbench import ModelConfig, Transformer
+    >>> found = probe(Transformer(ModelConfig(d_vocab=5, n_ctx=4, d_model=8, n_layers=1, n_heads=2), seed=0))
+    >>> {one.status for one in found}
+    {'live'}
+    """
+    if not hasattr(model, "sees"):
+        from workbench.models.bridge import wrap
+
+        model = wrap(model)
+    return [measured(model, key) for key in _keys(model)]
+
+
+def _keys(model: Any) -> Iterator[Key]:
+    single = "" in model.parts
+    for site in SITES.values():
+        if not site.layered and single:
+            yield site.name, None
+    for part, shape in model.parts.items():
+        for layer in range(shape.n_layers):
+            for site in SITES.values():
+                if site.layered and (part != "cross" or site.name in CROSS):
+                    yield in_part(part, site.name), layer
+
+
+def measured(model: Any, key: Key) -> Liveness:
+    """The liveness of one site; measured once, and again when hooks that are not ours come or go."""
+    known = _known.setdefault(model, {})
+    state = (key, _hooks_of_others(model), next(model.parameters()).dtype)
+    if state not in known:
+        known[state] = _measure(model, key)
+    return known[state]
+
+
+def _hooks_of_others(model: Any) -> tuple[int, ...]:
+    return tuple(
+        id(hook)
+        for module in model.modules()
+        for hooks in (module._forward_hooks, module._forward_pre_hooks)
+        for hook in hooks.values()
+    )
+
+
+def _measure(model: Any, key: Key) -> Liveness:
+    try:
+        hook_point(model, *key)
+    except KeyError as error:
+        return Liveness(*key, "absent", str(error.args[0]))
+    example = example_of(model)
+    fired = 0
+
+    def same(tensor: Tensor) -> Tensor:
+        nonlocal fired
+        fired += 1
+        return tensor.clone()
+
+    with evaluating(model), torch.no_grad():
+        clean = model.logits(example, None)
+        with installed(model, {}, {key: same}):
+            repeated = model.logits(example, None)
+        if fired != 1:
+            return Liveness(*key, "absent", f"it fired {fired} times in a pass, not once")
+        if not torch.equal(repeated, clean):
+            return Liveness(*key, "read-only", "handing back the same values changed the logits: it is not the tensor")
+        rounding = torch.finfo(clean.dtype).eps * float(clean.abs().max())
+        moved = 0.0
+        for size in SIZES:
+            with installed(model, {}, {key: partial(_noisy, bare=split(key[0])[1], size=size)}):
+                noisy = model.logits(example, None)
+            moved = max(moved, float((noisy - clean).abs().nan_to_num(torch.inf).max()) / rounding)
+            if moved > FACTOR:
+                break
+    said = f"noise {size:g} times as large as the values moved the logits by {moved:.3g} roundings"
+    if moved > FACTOR:
+        return Liveness(*key, "live", said, moved)
+    return Liveness(*key, "read-only", f"{said} at most; {FACTOR} tell an effect from rounding", moved)
+
+
+def _noisy(tensor: Tensor, bare: str, size: float) -> Tensor:
+    """Noise that varies along features and along sources, so many times as large as the values; hidden sources stay
+    hidden."""
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randn(tensor.shape, generator=generator).to(tensor)
+    if bare == "pattern":
+        return tensor + torch.where(tensor > 0, size * noise.abs(), 0.0)
+    seen = tensor > HIDDEN
+    spread = 1 + tensor[seen].std() if seen.sum() > 1 else 1.0
+    return torch.where(seen, tensor + noise * spread * size, tensor)
+
+
+def example_of(model: Any) -> Batch:
+    """The batch on which a model's sites are probed: its own, or random tokens."""
+    device = next(model.parameters()).device
+    example = getattr(model, "example", None)
+    if example is None:
+        length = min(6, model.config.n_ctx)
+        tokens = torch.randint(model.d_vocab, (2, length), generator=torch.Generator().manual_seed(0))
+        example = Batch(tokens, torch.full_like(tokens, UNREAD))
+    return example.to(device)

@@ -1,0 +1,57 @@
+"""A small batch that a model can read, made from its configuration: what sites are probed on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from workbench.batch import UNREAD, Batch
+
+EXAMPLES, POSITIONS, CONTEXT = 2, 6, 5
+
+
+def specimen(config: Any, main_input: str, d_vocab: int, two_sequences: bool) -> Batch:
+    """Two seeded examples: six tokens, or the patches of a picture; a context of five tokens, or of all sound frames.
+
+    config: a Hugging Face configuration. Raises ValueError for a model that reads something else.
+    """
+    generator = torch.Generator().manual_seed(0)
+    if main_input == "pixel_values":
+        return _patches(config, generator)
+    if main_input == "input_features":
+        frames = config.max_source_positions
+        sound = torch.randn(EXAMPLES, config.num_mel_bins, 2 * frames, generator=generator)
+        context = _blank(torch.zeros(EXAMPLES, frames, dtype=torch.long))
+        spoken = _tokens(POSITIONS, d_vocab, generator)
+        return Batch(spoken, torch.full_like(spoken, UNREAD), context=context, inputs={"input_features": sound})
+    if main_input != "input_ids":
+        raise ValueError(f"a model that reads {main_input!r} is not known here; hand over wrap(..., example=batch)")
+    most = getattr(config, "max_position_embeddings", None) or POSITIONS
+    tokens = _tokens(min(POSITIONS, most), d_vocab, generator)
+    read = _blank(_tokens(min(CONTEXT, most), d_vocab, generator)) if two_sequences else None
+    return Batch(tokens, torch.full_like(tokens, UNREAD), context=read)
+
+
+def _tokens(length: int, d_vocab: int, generator: torch.Generator) -> torch.Tensor:
+    """Random tokens; the first few of a vocabulary are often padding and other special ones."""
+    low = min(4, d_vocab - 2)
+    return torch.randint(low, d_vocab, (EXAMPLES, length), generator=generator)
+
+
+def _blank(tokens: torch.Tensor) -> Batch:
+    return Batch(tokens, torch.full_like(tokens, UNREAD))
+
+
+def _patches(config: Any, generator: torch.Generator) -> Batch:
+    """Random pixels; positions are the class token and the patches, in order, and their number is the token."""
+    height, width = _pair(config.image_size)
+    down, across = _pair(config.patch_size)
+    n = (height // down) * (width // across) + 1
+    pixels = torch.randn(EXAMPLES, config.num_channels, height, width, generator=generator)
+    places = torch.arange(n).expand(EXAMPLES, n)
+    return Batch(places, torch.full_like(places, UNREAD), inputs={"pixel_values": pixels})
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else tuple(size)

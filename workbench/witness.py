@@ -1,0 +1,137 @@
+"""Proof that an edit landed in a model that others built: the site is live by measurement, and what stands behind it
+was computed from the tensor that was asked for.
+
+Of such a model only some formulas are known. Sites that they do not reach are proved by the measurement alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from einops import einsum, repeat
+from torch import Tensor
+
+from workbench import rows
+from workbench.edits import Edit, InertIntervention
+from workbench.hooks import Key
+from workbench.liveness import measured
+from workbench.proof import agree
+from workbench.sites import SITES, in_part, split
+
+ReadAt = Callable[[Key], Tensor | None]
+
+_INPUTS: dict[str, tuple[str, ...]] = {
+    "pattern": ("scores",),
+    "z": ("pattern", "v"),
+    "resid_mid": ("resid_pre", "attn_out"),
+}
+"""Site → the sites of the same layer that it is computed from, in every model."""
+
+
+def ready(model: Any, keys: Sequence[Key], label: Callable[[Key], str]) -> None:
+    """Raises InertIntervention for a site that is not live in this model, by measurement on its example."""
+    for key in dict.fromkeys(keys):
+        found = measured(model, key)
+        if found.status != "live":
+            raise InertIntervention(
+                f"{label(key)}: the site {key[0]!r} of layer {key[1]} is {found.status} in this model: {found.reason}"
+            )
+
+
+def _consumer(key: Key, model: Any) -> Key | None:
+    part, bare = split(key[0])
+    for name, inputs in _INPUTS.items():
+        there = all(_there(model, in_part(part, one), key[1]) for one in (name, *inputs))
+        if bare in inputs and there and (part, name) != ("cross", "resid_mid"):
+            return in_part(part, name), key[1]
+    return None
+
+
+def _there(model: Any, name: str, layer: int | None) -> bool:
+    part, bare = split(name)
+    usable = getattr(model, "usable", None)
+    if usable is not None and not usable(name, layer):
+        return False
+    return in_part(part, SITES[bare].hook_name(layer)) in model.hook_dict
+
+
+def watched(keys: Sequence[Key], model: Any) -> tuple[set[Key], set[Key]]:
+    """The sites to be kept as they leave, and as they arrive, so that these edited sites can be checked."""
+    leaving: set[Key] = set(keys)
+    arriving: set[Key] = set()
+    for key in keys:
+        if (consumer := _consumer(key, model)) is not None:
+            arriving.add(consumer)
+            leaving |= _inputs(consumer)
+    return leaving, arriving
+
+
+def _inputs(consumer: Key) -> set[Key]:
+    part, bare = split(consumer[0])
+    return {(in_part(part, one), consumer[1]) for one in _INPUTS[bare]}
+
+
+def consumers(edits: Sequence[Edit], model: Any) -> dict[Key, str]:
+    """The sites that consume what these edits change → an edit's label."""
+    found = {_consumer(edit.key, model): edit.label for edit in edits}
+    return {key: label for key, label in found.items() if key is not None}
+
+
+def check(
+    edits: Sequence[Edit],
+    model: Any,
+    left: dict[Key, Tensor],
+    arrived: dict[Key, Tensor],
+    logits: Tensor,
+    read_at: ReadAt,
+) -> None:
+    """Raises InertIntervention where what was consumed is not what was asked for."""
+    for consumer, label in consumers(edits, model).items():
+        want, size = _expected(consumer, left)
+        if bool(want.isnan().any()):
+            raise ValueError(f"{label}: the edit gives NaN at {consumer[0]}; it, or the weights, hold NaN or infinity")
+        if not agree(arrived[consumer], want.to(arrived[consumer].dtype), size):
+            raise InertIntervention(
+                f"{label}: the edit did not reach {consumer[0]} of layer {consumer[1]}: what was consumed there is not "
+                "what was asked for. The site is not live in this model"
+            )
+
+
+def _expected(consumer: Key, left: dict[Key, Tensor]) -> tuple[Tensor, Tensor]:
+    part, bare = split(consumer[0])
+    one, *others = (left[in_part(part, name), consumer[1]] for name in _INPUTS[bare])
+    if bare == "pattern":
+        want = rows.softmax(one)
+        return want, want
+    if bare == "z":
+        values = repeat(
+            others[0], "b source kv d_head -> b source (kv times) d_head", times=one.shape[1] // others[0].shape[2]
+        )
+        terms = "b head dest source, b source head d_head -> b dest head d_head"
+        return einsum(one, values, terms), einsum(one.abs(), values.abs(), terms)
+    return one + others[0], torch.maximum(one.abs(), others[0].abs())
+
+
+def summed(model: Any) -> tuple[set[Key], set[Key]]:
+    """The sites to be kept as they leave, and as they arrive, for `check_sum`."""
+    consumers = [
+        (in_part(part, "resid_mid"), layer)
+        for part, shape in model.parts.items()
+        if part != "cross"
+        for layer in range(shape.n_layers)
+        if all(_there(model, in_part(part, name), layer) for name in ("resid_mid", "resid_pre", "attn_out"))
+    ]
+    return set().union(*map(_inputs, consumers)), set(consumers)
+
+
+def check_sum(model: Any, left: dict[Key, Tensor], arrived: dict[Key, Tensor], read_at: ReadAt) -> None:
+    """Raises ValueError unless resid_mid == resid_pre + attn_out in every layer that has all three."""
+    for consumer in summed(model)[1]:
+        want, size = _expected(consumer, left)
+        if not agree(arrived[consumer], want, size):
+            raise ValueError(
+                f"{consumer[0]} is not resid_pre + attn_out in layer {consumer[1]} of this model: its sites do not "
+                "mean what this workbench's words mean, and interventions on it would be mislabelled"
+            )
