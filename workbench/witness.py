@@ -29,6 +29,9 @@ _INPUTS: dict[str, tuple[str, ...]] = {
 }
 """Site → the sites of the same layer that it is computed from, in every model."""
 
+_SILENCED = {"pattern": {"pattern"}, "z": {"attn_out"}}
+"""What is edited besides, where an edit of scores leaves a row empty: its weights, and the output's bias."""
+
 
 def ready(model: Any, keys: Sequence[Key], label: Callable[[Key], str]) -> None:
     """Raises InertIntervention for a site that is not live in this model, by measurement on its example."""
@@ -40,13 +43,16 @@ def ready(model: Any, keys: Sequence[Key], label: Callable[[Key], str]) -> None:
             )
 
 
-def _consumer(key: Key, model: Any) -> Key | None:
+def _consumers(key: Key, model: Any) -> list[Key]:
+    """What is known to be computed from a site; from scores, through the weights, also z and the stream after it."""
     part, bare = split(key[0])
+    changed, out = {bare}, []
     for name, inputs in _INPUTS.items():
         there = all(_there(model, in_part(part, one), key[1]) for one in (name, *inputs))
-        if bare in inputs and there and (part, name) != ("cross", "resid_mid"):
-            return in_part(part, name), key[1]
-    return None
+        if changed & set(inputs) and there and (part, name) != ("cross", "resid_mid"):
+            out.append((in_part(part, name), key[1]))
+            changed |= _SILENCED.get(name, set()) if bare == "scores" else set()
+    return out
 
 
 def _there(model: Any, name: str, layer: int | None) -> bool:
@@ -62,7 +68,7 @@ def watched(keys: Sequence[Key], model: Any) -> tuple[set[Key], set[Key]]:
     leaving: set[Key] = set(keys)
     arriving: set[Key] = set()
     for key in keys:
-        if (consumer := _consumer(key, model)) is not None:
+        for consumer in _consumers(key, model):
             arriving.add(consumer)
             leaving |= _inputs(consumer)
     return leaving, arriving
@@ -75,8 +81,7 @@ def _inputs(consumer: Key) -> set[Key]:
 
 def consumers(edits: Sequence[Edit], model: Any) -> dict[Key, str]:
     """The sites that consume what these edits change → an edit's label."""
-    found = {_consumer(edit.key, model): edit.label for edit in edits}
-    return {key: label for key, label in found.items() if key is not None}
+    return {key: edit.label for edit in edits for key in _consumers(edit.key, model)}
 
 
 def check(

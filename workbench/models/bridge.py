@@ -15,16 +15,13 @@ from workbench import witness
 from workbench.anatomy import Part
 from workbench.batch import Batch
 from workbench.hooks import evaluating
-from workbench.models.families import FAMILIES, Family, Stack
-from workbench.models.interface import register, scored, switched, weighed
+from workbench.models.families import FAMILIES, Family, Stack, Unsupported
+from workbench.models.hooked import Hooked
+from workbench.models.interface import plain, register, switched
 from workbench.models.passing import Passing, Place
 from workbench.models.specimen import specimen
 from workbench.proof import TOLERANCE
 from workbench.sites import CROSS, SITES, in_part
-
-
-class Unsupported(ValueError):
-    """A model on which interventions would not mean what they say."""
 
 
 def wrap(model: Any, tokenizer: Any = None, *, example: Batch | None = None) -> Any:
@@ -49,8 +46,6 @@ def wrap(model: Any, tokenizer: Any = None, *, example: Batch | None = None) -> 
     if all(hasattr(model, name) for name in ("parts", "sees", "logits", "hook_dict")):
         return model
     if isinstance(model, HookedRootModule) or hasattr(model, "hook_dict"):
-        from workbench.models.hooked import Hooked
-
         return Hooked(model, tokenizer, example)
     if not (isinstance(model, nn.Module) and hasattr(model, "config") and hasattr(model, "base_model")):
         raise TypeError(
@@ -255,13 +250,10 @@ def _unknown_family(inner: Any, example: Batch | None) -> str:
     """Why a family is refused, with the number of times that it called our attention function."""
     kind, calls = inner.config.model_type, 0
 
-    def count(module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def count(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         nonlocal calls
         calls += 1
-        pattern = weighed(scored(query, key, kwargs.get("scaling"), None), query)
-        return torch.matmul(pattern, value.repeat_interleave(pattern.shape[1] // value.shape[1], 1)).transpose(
-            1, 2
-        ), pattern
+        return plain(*args, **kwargs)
 
     register()
     known = f"families described: {', '.join(sorted(FAMILIES))}"

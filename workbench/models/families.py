@@ -9,6 +9,10 @@ from typing import Any, Literal
 from torch import nn
 
 
+class Unsupported(ValueError):
+    """A model on which interventions would not mean what they say."""
+
+
 @dataclass(frozen=True)
 class Sublayer:
     """One attention of a block, as paths from the block.

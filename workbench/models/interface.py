@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from einops import repeat
+from einops import rearrange, repeat
 from torch import Tensor, nn
 
 from workbench import rows
@@ -114,3 +114,21 @@ def grouped(vectors: Tensor, query: Tensor) -> Tensor:
 def weighed(scores: Tensor, query: Tensor) -> Tensor:
     """Weights of rows, in float32 or better, in the query's dtype; a row with no visible source is all 0."""
     return rows.softmax(scores).to(query.dtype)
+
+
+def plain(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    position_bias: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """The attention function without points, to see who calls it."""
+    scores = scored(query, key, scaling, position_bias)
+    pattern = weighed(scores.masked_fill(hidden_by(attention_mask, scores), rows.HIDDEN), query)
+    z = torch.matmul(pattern, grouped(value, query))
+    return rearrange(z, "b head pos d_head -> b pos head d_head").contiguous(), pattern

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from einops import einsum, rearrange
@@ -18,9 +18,6 @@ from workbench.models.families import Stack, Sublayer
 from workbench.models.interface import check_known, grouped, hidden_by, scored, weighed
 from workbench.proof import agree
 from workbench.sites import SITES, in_part
-
-if TYPE_CHECKING:
-    from workbench.models.bridge import Wrapped
 
 Place = tuple[str, int]
 """A part and a layer of it."""
@@ -35,7 +32,7 @@ class Passing:
     """What a pass writes down: calls of each module, masks seen [batch dest source], rows left empty [batch dest], and
     the stream before an attention's output is added to it."""
 
-    model: Wrapped
+    model: Any
     calls: Counter[int] = field(default_factory=Counter)
     hidden: dict[Place, Tensor] = field(default_factory=dict)
     heads: dict[Place, tuple[int, int]] = field(default_factory=dict)
@@ -184,10 +181,14 @@ class Passing:
 
     def _without_empty_bias(self, projection: Any, place: Place, x: Tensor) -> Tensor:
         """The output bias goes where an edit left every head's row empty."""
-        empty = self.emptied[place] & ~self.hidden[place].all(-1).all(1)
+        empty = self.left_empty(place)
         if projection.bias is None or not empty.any():
             return x
         return x - torch.where(empty[..., None], projection.bias, 0.0)
+
+    def left_empty(self, place: Place) -> Tensor:
+        """Rows [batch dest] of which an edit left no source to any head."""
+        return self.emptied[place] & ~self.hidden[place].all(-1).all(1)
 
     def _added(self, place: Place, x: Tensor) -> Tensor:
         """What a pre-norm block adds to its stream, so that the stream after it is what hooks at resid_mid make it."""
