@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -123,6 +124,25 @@ class Batch:
                 raise ValueError(f"{name!r} includes padding; a role or relation may only name valid positions")
         if ((self.labels != UNREAD) & ~self.valid).any():
             raise ValueError("labels are read at padding; set them to -100 there")
+
+    @classmethod
+    def from_texts(
+        cls,
+        tokenizer: Any,
+        texts: Iterable[str],
+        roles: Mapping[str, Any] | None = None,
+        *,
+        labels: Literal["next"] | Mapping[str, Any] | None = None,
+        padding: Literal["left", "right"] = "right",
+        add_special_tokens: bool = True,
+    ) -> Batch:
+        """Texts as a batch, with roles by substring, regular expression, characters or tokens: see
+        `workbench.texts.from_texts`."""
+        from workbench.texts import from_texts
+
+        return from_texts(
+            tokenizer, texts, roles, labels=labels, padding=padding, add_special_tokens=add_special_tokens
+        )
 
     def __reduce__(self) -> tuple[type[Batch], tuple[object, ...]]:
         masks = dict(self.roles), dict(self.relations)
