@@ -44,6 +44,7 @@ PUBLIC = {
     "Nth": "spans",
     "Every": "spans",
     "Same": "spans",
+    "load_pretrained": "models.pretrained",
     "wrap": "models.bridge",
     "Unsupported": "models.bridge",
     "probe": "liveness",
@@ -62,6 +63,8 @@ PUBLIC = {
     "together": "study",
     "Study": "study",
     "Donor": "study",
+    "read_study": "study_file",
+    "study_text": "study_file",
     "joined": "executors",
     "run_study": "executors",
 }

@@ -32,7 +32,7 @@ class Trained:
     """A trained model: the model in eval mode, its model seed, its folder, its training curve (step, loss in nats,
     accuracy from 0 to 1), and everything the checkpoint records."""
 
-    model: Transformer
+    model: Any
     seed: int
     folder: Path
     curve: list[dict[str, float]]

@@ -136,6 +136,17 @@ def show(
     typer.echo(f"patterns: {file}")
 
 
+@app.command()
+@_plainly
+def probe(
+    folder: Annotated[Path, typer.Argument(help="A checkpoint, or a Hugging Face model's folder.")],
+) -> None:
+    """Print which sites of a saved model are live, read-only or absent, by measurement."""
+    from workbench.liveness import saved, told
+
+    typer.echo(told(saved(folder)))
+
+
 def _list(kind: str) -> None:
     found = entries(kind)
     if not found:

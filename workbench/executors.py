@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,10 +34,10 @@ def run_study(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The results frame of a study, and its notes (model, model_seed, condition, note).
 
-    models: label → trained models, each with a model seed of its own. Every condition of a trained model sees the same
-    examples. A condition that cannot run raises the error of `run` with the condition's and the task's name before it;
-    an example without any edge of a weight counts as missing, as one that a condition cannot act on does. Raises
-    KeyError for an unknown metric or donor, ValueError where there is no trained model.
+    models: label → trained models, each with a model seed of its own, or wrapped ones, numbered in order. Every
+    condition of a model sees the same examples. A condition that cannot run raises the error of `run` with the
+    condition's and the task's name before it; an example without any edge of a weight counts as missing, as one that a
+    condition cannot act on does. Raises KeyError for an unknown metric or donor, ValueError where there is no model.
     """
     unknown = [name for name in study.metrics if name not in METRICS]
     if unknown:
@@ -44,7 +46,7 @@ def run_study(
         if undeclared := sorted(donor_names(interventions) - set(study.donors)):
             say = f"no donor {undeclared[0]!r} is declared in the study. {nearest(undeclared[0], sorted(study.donors))}"
             raise _named(KeyError(say), f"condition {condition!r}", task)
-    _check_models(models)
+    models = _trained(models)
     batch = task.sample(study.n, study.data_seed)
     donors = {name: _donor(study, task, batch, name) for name in study.donors}
     blocks, notes = [], []
@@ -62,14 +64,30 @@ def run_study(
     return frame, pd.DataFrame(notes, columns=NOTES)
 
 
-def _check_models(models: Mapping[str, Sequence[Trained]]) -> None:
+def _trained(models: Mapping[str, Sequence[Any]]) -> dict[str, list[Trained]]:
+    """The models as trained ones, a bare model numbered by its place; checked."""
     if not isinstance(models, Mapping) or not all(isinstance(several, Sequence) for several in models.values()):
         raise TypeError("models come as lists by label, as {'two layers': [trained, ...]}, also when there is one")
+    known = {label: [_numbered(i, one) for i, one in enumerate(several)] for label, several in models.items()}
+    _check_models(known)
+    return known
+
+
+def _numbered(number: int, one: Any) -> Any:
+    if not all(hasattr(one, name) for name in ("parts", "sees", "logits")):
+        return one
+    digest = hashlib.sha256()
+    for name, value in one.state_dict().items():
+        digest.update(name.encode() + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return Trained(one, number, Path(), [], {"weights_sha256": digest.hexdigest()})
+
+
+def _check_models(models: Mapping[str, Sequence[Trained]]) -> None:
     if not any(models.values()):
         raise ValueError(f"no trained models to study: {dict(models)}; give at least one under some label")
     for label, several in models.items():
         if wrong := [one for one in several if not isinstance(one, Trained)]:
-            raise TypeError(f"{label!r} holds a {type(wrong[0]).__name__}; give what `train` and `load` return")
+            raise TypeError(f"{label!r} holds a {type(wrong[0]).__name__}; give what `train`, `load` and `wrap` return")
         for what, values in {
             "model seed": [one.seed for one in several],
             "weights": [one.about["weights_sha256"] for one in several if "weights_sha256" in one.about],

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -141,3 +142,52 @@ def example_of(model: Any) -> Batch:
         tokens = torch.randint(model.d_vocab, (2, length), generator=torch.Generator().manual_seed(0))
         example = Batch(tokens, torch.full_like(tokens, UNREAD))
     return example.to(device)
+
+
+def saved(folder: Path | str) -> list[Liveness]:
+    """`probe` of a saved model: a checkpoint of this workbench, or a Hugging Face model's folder."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no folder; a saved model is a folder with model.json or config.json")
+    if (folder / "model.json").is_file():
+        from workbench.checkpoints import load
+
+        return probe(load(folder).model)
+    from workbench.models.pretrained import load_pretrained
+
+    return probe(load_pretrained(folder))
+
+
+def told(found: Sequence[Liveness]) -> str:
+    """A line a site: in which layers it is live, read-only or absent, and why where it is not live; then the weakest
+    live site."""
+    groups: dict[tuple[str, str, str], list[int | None]] = {}
+    for one in found:
+        why = "" if one.status == "live" else _without_layer(one)
+        groups.setdefault((one.site, one.status, why), []).append(one.layer)
+    width = max(len(site) for site, _, _ in groups)
+    lines = []
+    for (site, status, why), layers in groups.items():
+        where = "" if layers == [None] else f"layers {_ranges([n for n in layers if n is not None])}"
+        lines.append(f"{site:<{width}}  {status:<9}  {where:<12}  {why}".rstrip())
+    live = [one for one in found if one.status == "live"]
+    if live:
+        weakest = min(live, key=lambda one: one.moved)
+        layer = "" if weakest.layer is None else f" of layer {weakest.layer}"
+        lines.append(f"\nthe weakest live site is {weakest.site}{layer}: {weakest.reason}")
+    return "\n".join(lines)
+
+
+def _without_layer(one: Liveness) -> str:
+    return one.reason.replace(f"blocks.{one.layer}.", "blocks.N.")
+
+
+def _ranges(layers: Sequence[int]) -> str:
+    """0, 1, 2, 5 as 0–2, 5."""
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][1] + 1:
+            runs[-1][1] = layer
+        else:
+            runs.append([layer, layer])
+    return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in runs)

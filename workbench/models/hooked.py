@@ -248,8 +248,8 @@ class Hooked(nn.Module):
     def _check_silenced(self, layer: int | None, empty: Tensor) -> None:
         if bool(empty.any()) and SITES["attn_out"].hook_name(layer) not in self.hook_dict:
             raise InertIntervention(
-                f"every head's row was left empty in layer {layer}, and the output bias, which has to go then, is out of "
-                f"reach: {self.absent.get('attn_out', 'no hook')}. Leave a source in some head's row"
+                f"every head's row was left empty in layer {layer}, and the output bias, which has to go then, is out "
+                f"of reach: {self.absent.get('attn_out', 'no hook')}. Leave a source in some head's row"
             )
 
     def _through(self, point: HookPoint, name: str, raw: Tensor) -> Tensor:

@@ -1,0 +1,56 @@
+"""Studies in files: JSON written, JSON and TOML read, with the format's number in them."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from workbench.study import Study
+
+FORMAT = 1
+"""Raised by hand where a study's meaning changes: a file of another format is refused, never guessed at."""
+
+
+def study_text(study: Study) -> str:
+    """The study as JSON, as `read_study` reads it.
+
+    >>> "format" in study_text(Study(conditions={"clean": []}, n=10, data_seed=0))
+    True
+    """
+    return json.dumps({"format": FORMAT, **study.model_dump(mode="json")}, indent=1, ensure_ascii=False) + "\n"
+
+
+def read_study(path: Path | str) -> Study:
+    """The study in a .json or .toml file.
+
+    Raises FileNotFoundError or ValueError naming the file and the fault: no valid JSON or TOML, another format, unknown
+    keys and wrong values with their path.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    values = _parsed(path)
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: a study is a table of keys; there is a {type(values).__name__}")
+    if (said := values.pop("format", None)) != FORMAT:
+        found = "has no 'format'" if said is None else f"is of format {said!r}"
+        raise ValueError(f"{path} {found}; this version of the workbench reads format {FORMAT}")
+    try:
+        return Study.model_validate(values)
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False)]
+        raise ValueError(f"{path}: {'; '.join(faults)}") from error
+
+
+def _parsed(path: Path) -> Any:
+    if path.suffix not in (".json", ".toml"):
+        raise ValueError(f"{path}: a study is read from .json or .toml; the suffix is {path.suffix!r}")
+    try:
+        text = path.read_text(encoding="utf-8")
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: no valid {path.suffix[1:].upper()} ({error})") from error
