@@ -12,6 +12,8 @@ OPEN_TO_TASKS = ("workbench.batch", "workbench.task", "workbench.roles")
 DRAWING = ("seaborn", "matplotlib")
 WRITERS = ("workbench/report.py", "workbench/checkpoints.py", "workbench/show.py", "workbench/cli.py")
 FIGURES = "workbench/figures"
+LENSES = ("analyses/tools/native_bridge.py", "analyses/tools/gpt2_bridge.py")
+"""What the battery compares the workbench with: TransformerLens' own ways, used as they are documented."""
 PUBLIC_ONLY = "analyses use public names of the workbench"
 WRITING = ("write_text", "write_bytes", "savefig")
 
@@ -51,7 +53,7 @@ def why_not(path: str, name: str) -> str | None:
         return "tasks know no analysis"
     if package == "workbench" and within(name, "tasks", "analyses"):
         return "the workbench knows no task and no analysis"
-    if within(name, "transformer_lens") and not path.startswith("workbench/models/"):
+    if within(name, "transformer_lens") and not path.startswith("workbench/models/") and path not in LENSES:
         return "only workbench/models/ imports transformer_lens"
     if within(name, *DRAWING) and not draws(path):
         return f"only {FIGURES} imports {' and '.join(DRAWING)}"
