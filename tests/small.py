@@ -5,7 +5,7 @@ import torch
 
 from tasks.lookup import Lookup
 from workbench.batch import Batch
-from workbench.interventions import Edges
+from workbench.interventions import Edges, donor_names
 from workbench.models.config import ModelConfig
 from workbench.models.transformer import Transformer
 from workbench.sites import SITES
@@ -53,3 +53,8 @@ def with_role(batch: Batch, name: str, examples: list[int]) -> Batch:
     mask = torch.zeros_like(batch.valid)
     mask[examples] = batch.roles["answer"][examples]
     return batch.with_roles(**{name: mask})
+
+
+def named(donors, interventions):
+    """Of these donors, those that the interventions name: `run` refuses one that has no effect."""
+    return {name: donor for name, donor in donors.items() if name in donor_names(interventions)}

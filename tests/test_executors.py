@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from pydantic import ValidationError
-from small import ANSWER, OTHER, TASK, small
+from small import ANSWER, OTHER, TASK, named, small
 
 from tasks.lookup import Lookup
 from workbench import (
@@ -294,7 +294,7 @@ def test_a_declared_donor_is_the_batch_that_one_would_hand_to_run(condition, bat
     }
     model = MODELS["two"][1].model
     donors = {name: one for name, one in by_hand.items() if f"'{name}'" in repr(DONATED[condition])}
-    logits = run(model, batch, DONATED[condition], donors=donors, positions="read").logits
+    logits = run(model, batch, DONATED[condition], donors=named(donors, DONATED[condition]), positions="read").logits
     assert torch.equal(values(frame, condition, "loss", seed=3), METRICS["loss"](logits, batch))
     assert not torch.equal(values(frame, condition, "loss", seed=3), values(frame, "clean", "loss", seed=3))
 

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from handmade import lookup_by_hand, previous_token
+from small import named
 
 from tasks.lookup import Lookup
 from workbench.batch import UNREAD, Batch
@@ -52,7 +53,7 @@ class Hand:
 
     def logits(self, interventions=(), **donors: Batch) -> torch.Tensor:
         """[batch d_vocab] at the last position."""
-        return run(self.model, self.batch, list(interventions), donors=donors).logits[:, -1]
+        return run(self.model, self.batch, list(interventions), donors=named(donors, interventions)).logits[:, -1]
 
     def says(self, *interventions, **donors: Batch) -> torch.Tensor:
         return self.logits(interventions, **donors).argmax(-1)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small import named
 
 from workbench.batch import UNREAD, Batch
 from workbench.interventions import (
@@ -159,14 +160,15 @@ def agrees(model: Transformer, batch: Batch, interventions: list, donors: dict) 
         want = oracle.logits(model, batch_kept, interventions, donors_kept, donors)
     except (oracle.Emptied, oracle.Unseen) as refused:
         with pytest.raises(EmptyRow if isinstance(refused, oracle.Emptied) else ValueError):
-            run(model, batch, interventions, donors=donors, on_missing="skip")
+            run(model, batch, interventions, donors=named(donors, interventions), on_missing="skip")
         return
-    got = run(model, batch, interventions, donors=donors, on_missing="skip")
+    got = run(model, batch, interventions, donors=named(donors, interventions), on_missing="skip")
     assert set(got.skipped) == left_out
     off = np.abs(got.logits.double().numpy() - want)[batch_kept.valid.numpy()].max()
     tolerance = 1e-10 if got.logits.dtype == torch.float64 else 5e-6 * np.abs(want).max()
     assert off <= tolerance, [str(one) for one in interventions]
-    read = run(model, batch, interventions, donors=donors, on_missing="skip", positions="read").logits
+    handed = named(donors, interventions)
+    read = run(model, batch, interventions, donors=handed, on_missing="skip", positions="read").logits
     index = batch_kept.read_positions()[..., None].expand(-1, -1, D_VOCAB)
     assert torch.allclose(read, got.logits.gather(1, index), rtol=0, atol=2 * tolerance)
 
@@ -213,7 +215,7 @@ def test_lists_of_two_equal_the_oracle_where_they_are_not_refused(seed: int):
     rng, model, batch, donors = drawn(seed)
     both = [anything(rng, model), anything(rng, model)]
     try:
-        run(model, batch, both, donors=donors, on_missing="skip")
+        run(model, batch, both, donors=named(donors, both), on_missing="skip")
     except EmptyRow:
         pass
     except ValueError:  # MissingExamples, or a list that contradicts itself

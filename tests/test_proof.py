@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small import ANSWER, BATCH, CORRUPT, EVERY_MODEL, EVERY_SITE, KEYS, ROW, hook_of, small, spelt
+from small import ANSWER, BATCH, CORRUPT, EVERY_MODEL, EVERY_SITE, KEYS, ROW, hook_of, named, small, spelt
 from transformer_lens.hook_points import HookPoint
 
 from workbench.interventions import (
@@ -82,7 +82,7 @@ def test_a_patch_from_the_same_run_and_an_idle_freeze_change_no_bit(norm, heads,
     model = small(norm, heads, torch.float32)
     clean = run(model, BATCH, positions=positions).logits
     for one in (patch(where, donor="same", align="position"), freeze(where)):
-        got = run(model, BATCH, [one], donors={"same": BATCH}, positions=positions)
+        got = run(model, BATCH, [one], donors=named({"same": BATCH}, [one]), positions=positions)
         assert torch.equal(got.logits, clean)
         assert len(got.notes) == 1 and "changed nothing" in got.notes[0]
 
@@ -229,7 +229,7 @@ def test_other_heads_keep_their_z_when_one_is_ablated(norm, heads, part):
     }
     for edit in edits.values():
         clean, edited = (
-            record(model, BATCH, ["z"], e, donors=d)["z", 1] for e, d in (([], None), ([edit], {"d": CORRUPT}))
+            record(model, BATCH, ["z"], e, donors=named({"d": CORRUPT}, e))["z", 1] for e in ([], [edit])
         )
         assert torch.equal(clean[:, :, 1:], edited[:, :, 1:])
         assert (part == "result") == torch.equal(clean[:, :, 0], edited[:, :, 0])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small import ANSWER, BATCH, CORRUPT, EVERY_MODEL, OTHER, ROW, small, with_role
+from small import ANSWER, BATCH, CORRUPT, EVERY_MODEL, OTHER, ROW, named, small, with_role
 
 from workbench.batch import Batch
 from workbench.interventions import (
@@ -98,13 +98,13 @@ UNDONE = [
 
 @pytest.mark.parametrize("both", UNDONE, ids=str)
 def test_a_list_whose_later_item_undoes_an_earlier_one_raises(both):
-    raises(ValueError, "would undo", list(both), donors=DONORS)
+    raises(ValueError, "would undo", list(both), donors=named(DONORS, both))
 
 
 @pytest.mark.parametrize("both", [pair for pair in UNDONE if str(pair[0])[:3] in ("cut", "uni")][1:], ids=str)
 def test_where_stages_decide_the_order_in_the_list_does_not(both):
     """The weights after the softmax are put in place last, wherever the list names them."""
-    raises(ValueError, "would undo", list(both)[::-1], donors=DONORS)
+    raises(ValueError, "would undo", list(both)[::-1], donors=named(DONORS, both))
 
 
 def test_keeping_only_other_sources_undoes_a_scale_of_a_source():
@@ -137,9 +137,9 @@ LEGAL = [
 @pytest.mark.parametrize("both", LEGAL, ids=str)
 def test_a_list_in_which_both_items_can_be_seen_is_not_refused(both):
     model, alone = small(), []
-    together = run(model, BATCH, list(both), donors=DONORS).logits[:, -1]
+    together = run(model, BATCH, list(both), donors=named(DONORS, both)).logits[:, -1]
     for one in both if both[0] != both[1] else ():
-        alone.append(run(model, BATCH, [one], donors=DONORS).logits[:, -1])
+        alone.append(run(model, BATCH, [one], donors=named(DONORS, [one])).logits[:, -1])
         assert not torch.allclose(together, alone[-1])
 
 
@@ -218,8 +218,8 @@ def test_a_negative_token_is_the_one_named():
 @EVERY_MODEL
 def test_one_example_at_a_time_gives_what_all_together_give(norm, heads, edit):
     model = small(norm, heads, torch.float32)
-    together = run(model, BATCH, [edit], donors=DONORS).logits
-    alone = run(model, BATCH, [edit], donors=DONORS, chunk_size=1).logits
+    together = run(model, BATCH, [edit], donors=named(DONORS, [edit])).logits
+    alone = run(model, BATCH, [edit], donors=named(DONORS, [edit]), chunk_size=1).logits
     assert torch.allclose(alone, together, rtol=0, atol=5e-6 * float(together.abs().max()))
     assert torch.equal(alone.argmax(-1), together.argmax(-1))
 
@@ -227,7 +227,7 @@ def test_one_example_at_a_time_gives_what_all_together_give(norm, heads, edit):
 @EVERY_MODEL
 def test_the_same_run_twice_is_equal_to_the_bit(norm, heads):
     model, edits = small(norm, heads, torch.float32), [shuffle(ROW, seed=1), resample(Z, donor="corrupt", seed=1)]
-    assert torch.equal(*(run(model, BATCH, edits, donors=DONORS).logits for _ in range(2)))
+    assert torch.equal(*(run(model, BATCH, edits, donors=named(DONORS, edits)).logits for _ in range(2)))
 
 
 def test_softmax_is_in_float32_in_a_bfloat16_model():

@@ -61,6 +61,7 @@ def run_study(
                     notes.append((label, one.seed, "every", elsewhere))
     frame = _frame(blocks, list(models), list(study.conditions))
     frame.attrs["examples"] = batch.digest()
+    frame.attrs["dtypes"] = {label: sorted({_dtype(one.model) for one in several}) for label, several in models.items()}
     return frame, pd.DataFrame(notes, columns=NOTES)
 
 
@@ -132,6 +133,10 @@ def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 def _labels(known: Sequence[str]) -> pd.CategoricalDtype:
     """A category of text even where there is none yet: Parquet forgets a category of nothing in particular."""
     return pd.CategoricalDtype(pd.Index(known, dtype="str"))
+
+
+def _dtype(model: Any) -> str:
+    return str(next(model.parameters()).dtype).removeprefix("torch.")
 
 
 def _donor(study: Study, task: Task, batch: Batch, name: str) -> Batch:

@@ -17,8 +17,9 @@ from workbench.hooks import Key, evaluating, hook_point, installed
 from workbench.rows import HIDDEN
 from workbench.sites import CROSS, SITES, in_part, split
 
-FACTOR = 100
-"""Logits must move by more than this many roundings of the largest logit."""
+FACTORS = {torch.float64: 100, torch.float32: 100, torch.float16: 4, torch.bfloat16: 1}
+"""By more than so many roundings of the largest logit must logits move. A hundred roundings of a bfloat16 are four
+fifths of the logit itself; there any logits that differ do so for a reason, since a repeated pass differs in none."""
 
 SIZES = (1.0, 30.0, 1000.0)
 """Noise of growing size is tried, in units of 1 + the values' spread: small weights hide a small one."""
@@ -108,17 +109,17 @@ def _measure(model: Any, key: Key) -> Liveness:
         if not torch.equal(repeated, clean):
             return Liveness(*key, "read-only", "handing back the same values changed the logits: it is not the tensor")
         rounding = torch.finfo(clean.dtype).eps * float(clean.abs().max())
-        moved = 0.0
+        moved, factor = 0.0, FACTORS[clean.dtype]
         for size in SIZES:
             with installed(model, {}, {key: partial(_noisy, bare=split(key[0])[1], size=size)}):
                 noisy = model.logits(example, None)
             moved = max(moved, float((noisy - clean).abs().nan_to_num(torch.inf).max()) / rounding)
-            if moved > FACTOR:
+            if moved > factor:
                 break
     said = f"noise {size:g} times as large as the values moved the logits by {moved:.3g} roundings"
-    if moved > FACTOR:
+    if moved > factor:
         return Liveness(*key, "live", said, moved)
-    return Liveness(*key, "read-only", f"{said} at most; {FACTOR} tell an effect from rounding", moved)
+    return Liveness(*key, "read-only", f"{said} at most; {factor} tell an effect from rounding", moved)
 
 
 def _noisy(tensor: Tensor, bare: str, size: float) -> Tensor:

@@ -15,7 +15,7 @@ from workbench.batch import Batch
 from workbench.donors import Donors, Positions
 from workbench.edits import Edit, EmptyRow, InertIntervention, MissingExamples
 from workbench.hooks import Key, hook_point
-from workbench.interventions import Intervention
+from workbench.interventions import Intervention, donor_names
 from workbench.passes import Moment, execute
 from workbench.preparation import check_places, resolve
 from workbench.resolution import hidden_edges, missing, reaches
@@ -195,6 +195,8 @@ def _prepare(
     batch = batch.select(kept) if skipped else batch
     sight = Sight(model, batch)
     edits = resolve(model, batch, interventions, sight, Donors(model, batch, kept, n, named, positions, chunk_size))
+    if unused := sorted(set(named) - donor_names(interventions)):
+        raise TypeError(f"no intervention names the donor {unused[0]!r}; leave it out, or name it in one")
     notes = hidden_edges(interventions, batch, sight)
     lost = [int((~reaches(edit, batch, sight, model)).sum()) for edit in edits]
     for edit, unread in zip(edits, lost, strict=True):

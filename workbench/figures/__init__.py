@@ -2,11 +2,11 @@
 
 No backend is chosen, no window is opened and no theme is set: a figure is drawn under settings of its own, whatever
 the caller's are. Text that comes from data (tokens, conditions, names of models) is drawn as it is, never as
-mathematics. `to_svg`, `to_png` and `to_pdf` write the same bytes for the same figure.
+mathematics. `to_svg`, `to_png`, `to_pdf` and `to_html` write the same bytes for the same figure.
 """
 
 from workbench.figures.curves import training_curves
-from workbench.figures.export import to_pdf, to_png, to_svg
+from workbench.figures.export import to_html, to_pdf, to_png, to_svg
 from workbench.figures.measured import accuracy_under_intervention, weights_by_role
 from workbench.figures.patterns import pattern_grid, pattern_grids
 from workbench.figures.route import route
@@ -16,6 +16,7 @@ __all__ = [
     "pattern_grid",
     "pattern_grids",
     "route",
+    "to_html",
     "to_pdf",
     "to_png",
     "to_svg",

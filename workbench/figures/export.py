@@ -1,5 +1,6 @@
 """Figures as bytes: the same figure always gives the same bytes, without dates or versions in them."""
 
+from html import escape
 from io import BytesIO
 from typing import Any
 
@@ -35,6 +36,23 @@ def to_pdf(figure: Figure) -> bytes:
     b'%PDF'
     """
     return _saved(figure, format="pdf", metadata=dict.fromkeys(("Creator", "Producer", "CreationDate")))
+
+
+def to_html(figure: Figure, title: str = "figure") -> str:
+    """A page with the figure in it as SVG, that opens without a network and prints; `title` is escaped.
+
+    >>> page = to_html(Figure(), "weights < 1")
+    >>> "<title>weights &lt; 1</title>" in page and "<svg" in page
+    True
+    """
+    drawing = to_svg(figure).decode()
+    drawing = drawing[drawing.index("<svg") :]
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        "<style>body { margin: 1rem; } svg { max-width: 100%; height: auto; }</style>\n</head>\n<body>\n"
+        f"{drawing}</body>\n</html>\n"
+    )
 
 
 def _saved(figure: Figure, **options: Any) -> bytes:

@@ -224,7 +224,7 @@ class Hooked(nn.Module):
         def scores(raw: Tensor) -> Tensor:
             hidden = _masked(raw)
             before = raw.masked_fill(hidden, rows.HIDDEN)
-            after = point(before)
+            after = point(before.clone())
             if not after.requires_grad and torch.equal(after, before):
                 return raw
             empty = (after == rows.HIDDEN).all(-1) & ~hidden.all(-1)
@@ -256,7 +256,7 @@ class Hooked(nn.Module):
         split = name in ("q", "k", "v", "z") and raw.ndim == 3
         heads = self.parts[""].heads_at(name)
         shown = rearrange(raw, "b pos (head d_head) -> b pos head d_head", head=heads) if split else raw
-        out = point(shown)
+        out = point(shown.clone())
         if not out.requires_grad and torch.equal(out, shown):
             return raw
         return rearrange(out, "b pos head d_head -> b pos (head d_head)") if split else out

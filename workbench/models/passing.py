@@ -87,7 +87,8 @@ class Passing:
         """The tensor after the hooks at a site: itself where they changed nothing."""
         if not self._heard(name, place):
             return tensor
-        out = self._point(name, place)(tensor)
+        # A copy, so that a hook that changes it in place makes an edit and nothing else.
+        out = self._point(name, place)(tensor.clone())
         if not isinstance(out, Tensor) or out.shape != tensor.shape:
             got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise ValueError(f"a hook at {in_part(place[0], name)} gave {got}; the site has {list(tensor.shape)}")

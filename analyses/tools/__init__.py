@@ -1,0 +1,1 @@
+"""Other tools, and ours, behind one small protocol, so that the same checks judge them."""
