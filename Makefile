@@ -7,7 +7,7 @@ STAMP := .venv/.complete
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --benchmark-disable
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup test test-slow reproduce lint clean
+.PHONY: help setup test test-slow reproduce conformance rxnmapper mutants lint clean
 .DELETE_ON_ERROR:
 
 help:
@@ -15,6 +15,9 @@ help:
 	@echo "make test       the tests, without those marked slow"
 	@echo "make test-slow  the tests marked slow"
 	@echo "make reproduce  trains, intervenes, measures; writes the lecture's report to runs/reports"
+	@echo "make conformance  the battery of behaviours over this workbench and four other tools, to reports/conformance"
+	@echo "make rxnmapper  fetches a published model, and cuts its heads, to reports/rxnmapper"
+	@echo "make mutants    plants ten faults one by one in a copy of the source; a test must find each"
 	@echo "make lint       ruff and mypy"
 	@echo "make clean      removes .venv, caches and runs"
 
@@ -37,6 +40,16 @@ test-slow: setup
 
 reproduce: setup
 	$(BIN)/workbench reproduce lecture --out runs/reports
+
+conformance: setup
+	$(BIN)/workbench reproduce conformance
+
+rxnmapper: setup
+	$(BIN)/python -m analyses.rxnmapper_model
+	$(BIN)/workbench reproduce rxnmapper
+
+mutants: setup
+	$(BIN)/python -m tests.mutants
 
 lint: setup
 	$(BIN)/ruff check .

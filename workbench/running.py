@@ -196,7 +196,7 @@ def _prepare(
     sight = Sight(model, batch)
     edits = resolve(model, batch, interventions, sight, Donors(model, batch, kept, n, named, positions, chunk_size))
     if unused := sorted(set(named) - donor_names(interventions)):
-        raise TypeError(f"no intervention names the donor {unused[0]!r}; leave it out, or name it in one")
+        raise TypeError(f"donors: no intervention names {unused[0]!r}; leave it out, or name it in one")
     notes = hidden_edges(interventions, batch, sight)
     lost = [int((~reaches(edit, batch, sight, model)).sum()) for edit in edits]
     for edit, unread in zip(edits, lost, strict=True):
