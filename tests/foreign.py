@@ -179,9 +179,7 @@ def batch_for(name, *, n=2, padding=None, seed=0, length=LENGTH):
     tokens, valid, roles = _sequence(n, length, seed, padding, ROLES)
     if name not in TWO_SEQUENCES:
         return _batch(tokens, valid, roles)
-    read, seen, named = _sequence(
-        n, CONTEXT, seed + 100, None if name == "whisper" else padding, CONTEXT_ROLES
-    )
+    read, seen, named = _sequence(n, CONTEXT, seed + 100, None if name == "whisper" else padding, CONTEXT_ROLES)
     inputs = {}
     if name == "whisper":
         inputs["input_features"] = torch.randn(n, 4, 2 * CONTEXT, generator=torch.Generator().manual_seed(seed + 200))

@@ -45,6 +45,9 @@ class Runnable(Protocol):
     by_position: bool
     hook_dict: Mapping[str, Any]
 
+    def check(self, batch: Batch) -> None:
+        """Raises ValueError for a batch that the model cannot read."""
+
     def sees(self, batch: Batch, part: str, layer: int) -> Tensor:
         """Which sources each destination reads in a layer, [batch dest source]."""
 

@@ -11,11 +11,15 @@ from torch import Tensor
 from workbench.batch import Batch
 
 
-def check_arguments(model: Any, batch: Batch, positions: str, on_missing: str) -> None:
+def check_model(model: Any) -> None:
     if not all(hasattr(model, name) for name in ("parts", "sees", "logits", "hook_dict")):
         inside = hasattr(model, "about") and hasattr(model, "model")
         mend = "pass its `.model`" if inside else "hand over wrap(model), or build one with Transformer(config, seed)"
         raise TypeError(f"{type(model).__name__} is no model of this workbench; {mend}")
+
+
+def check_arguments(model: Any, batch: Batch, positions: str, on_missing: str) -> None:
+    check_model(model)
     if not isinstance(batch, Batch):
         raise TypeError(f"the batch is a {type(batch).__name__}; make it a Batch, as task.sample(n, seed) gives it")
     if positions not in ("all", "read"):
@@ -41,6 +45,7 @@ def check_tokens(model: Any, batch: Batch, whose: str) -> None:
         if tuple(model.parts) == ("",):
             raise ValueError(f"the batch{whose} has a context, and this model reads one sequence only")
         check_tokens_in_context(model, batch, whose)
+    model.check(batch)
 
 
 def check_tokens_in_context(model: Any, batch: Batch, whose: str) -> None:

@@ -226,6 +226,10 @@ class Batch:
         """The same batch with more relations [batch dest source]."""
         return replace(self, relations={**self.relations, **relations})
 
+    def with_inputs(self, **inputs: Tensor) -> Batch:
+        """The same batch with more inputs, or others under the same names [batch ...]."""
+        return replace(self, inputs={**self.inputs, **inputs})
+
     def with_roles(self, **roles: Tensor) -> Batch:
         """The same batch with more roles [batch pos]."""
         return replace(self, roles={**self.roles, **roles})

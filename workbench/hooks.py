@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
@@ -60,6 +62,33 @@ def installed(model: Any, first: Mapping[Key, Hook], last: Mapping[Key, Hook]) -
 
 def _plain(hook: Hook) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
     return lambda _module, _inputs, output: hook(output)
+
+
+_locks: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
+_making = threading.Lock()
+
+
+@contextmanager
+def alone(model: Any) -> Iterator[None]:
+    """One thread at a time in a model: hooks and a switched attention belong to the model, not to a thread."""
+    with _making:
+        lock = _locks.setdefault(getattr(model, "inner", model), threading.RLock())
+    with lock:
+        yield
+
+
+@contextmanager
+def without_hooks(model: nn.Module) -> Iterator[None]:
+    """Every hook on every module of a model taken off, and put back as it was."""
+    held = [(hooks, dict(hooks)) for m in model.modules() for hooks in (m._forward_hooks, m._forward_pre_hooks)]
+    try:
+        for hooks, _ in held:
+            hooks.clear()
+        yield
+    finally:
+        for hooks, before in held:
+            hooks.clear()
+            hooks.update(before)
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -11,9 +11,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.nn.modules import module as module_hooks
 
 from workbench.batch import UNREAD, Batch
-from workbench.hooks import Key, evaluating, hook_point, installed
+from workbench.edits import Edit, InertIntervention
+from workbench.hooks import Key, evaluating, hook_point, installed, without_hooks
 from workbench.rows import HIDDEN
 from workbench.sites import CROSS, SITES, in_part, split
 
@@ -78,13 +80,17 @@ def measured(model: Any, key: Key) -> Liveness:
     return known[state]
 
 
-def _hooks_of_others(model: Any) -> tuple[int, ...]:
-    return tuple(
-        id(hook)
-        for module in model.modules()
-        for hooks in (module._forward_hooks, module._forward_pre_hooks)
-        for hook in hooks.values()
-    )
+def _hooks_of_others(model: Any) -> tuple[Any, ...]:
+    """By the numbers that PyTorch gives hooks, which never come again, and the forwards that were put in place of a
+    module's own."""
+    modules = list(model.modules())
+    hooks = [(n, number) for n, m in enumerate(modules) for kind in _kinds_of_hooks(m) for number in kind]
+    everywhere = [*module_hooks._global_forward_hooks, *module_hooks._global_forward_pre_hooks]
+    return (*hooks, *everywhere, *(m.__dict__["forward"] for m in modules if "forward" in m.__dict__))
+
+
+def _kinds_of_hooks(module: Any) -> tuple[Any, Any]:
+    return module._forward_hooks, module._forward_pre_hooks
 
 
 def _measure(model: Any, key: Key) -> Liveness:
@@ -108,7 +114,7 @@ def _measure(model: Any, key: Key) -> Liveness:
             return Liveness(*key, "absent", f"it fired {fired} times in a pass, not once")
         if not torch.equal(repeated, clean):
             return Liveness(*key, "read-only", "handing back the same values changed the logits: it is not the tensor")
-        rounding = torch.finfo(clean.dtype).eps * float(clean.abs().max())
+        rounding = torch.finfo(clean.dtype).eps * max(float(clean.abs().max()), torch.finfo(clean.dtype).tiny)
         moved, factor = 0.0, FACTORS[clean.dtype]
         for size in SIZES:
             with installed(model, {}, {key: partial(_noisy, bare=split(key[0])[1], size=size)}):
@@ -120,6 +126,50 @@ def _measure(model: Any, key: Key) -> Liveness:
     if moved > factor:
         return Liveness(*key, "live", said, moved)
     return Liveness(*key, "read-only", f"{said} at most; {factor} tell an effect from rounding", moved)
+
+
+def check_others(model: Any, batch: Batch, edits: Sequence[Edit], chunk_size: int) -> None:
+    """Raises InertIntervention where hooks that are not ours throw an edit away: noise where the edit acts moves the
+    logits of some example without those hooks, and not with them."""
+    if not any(hooks for module in model.inner.modules() for hooks in _kinds_of_hooks(module)):
+        return
+    for start in range(0, len(batch), chunk_size):
+        examples = slice(start, min(start + chunk_size, len(batch)))
+        part = batch.select(examples)
+        for edit in edits:
+            change = partial(_noisy_at, edit=edit, examples=examples)
+            with evaluating(model), torch.no_grad():
+                lost = ~_moved(model, part, edit.key, change)
+                with without_hooks(model.inner):
+                    lost &= _moved(model, part, edit.key, change)
+            if bool(lost.any()):
+                raise InertIntervention(
+                    f"{edit.label}: a hook that is not ours throws the edit away, in {int(lost.sum())} examples: noise "
+                    "there moves nothing with that hook, and the logits without it. Remove the hook, or the edit"
+                )
+
+
+def _moved(model: Any, batch: Batch, key: Key, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """In which examples [batch] a change of a site changes the logits."""
+    clean = model.logits(batch, None)
+    with installed(model, {}, {key: change}):
+        return (model.logits(batch, None) != clean).flatten(1).any(1)
+
+
+def _noisy_at(tensor: Tensor, edit: Edit, examples: slice) -> Tensor:
+    """Noise where an edit acts, in the heads that it names."""
+    noisy = _noisy(tensor, split(edit.site)[1], 1.0)
+    if edit.selected is None:
+        return noisy
+
+    def change(target: Tensor, selected: Tensor, by_head: Tensor) -> Tensor:
+        if selected.ndim == 3:
+            return torch.where(selected[:, None], by_head.movedim(2, 1), target)
+        return torch.where(selected.reshape(*selected.shape, *(1,) * (target.ndim - 2)), by_head, target)
+
+    by_head = noisy.movedim(1, 2) if edit.selected.ndim == 3 else noisy
+    selected = edit.selected[examples]
+    return replace(edit, selected=selected, change=change, tensors={"by_head": by_head}).on(tensor, slice(None), None)
 
 
 def _noisy(tensor: Tensor, bare: str, size: float) -> Tensor:

@@ -72,7 +72,7 @@ def execute(
     for key in [edit.key for edit in edits] + list(keep):
         hook_point(model, *key)
     prover = model.prover
-    prover.ready(model, [edit.key for edit in edits], lambda key: next(e.label for e in edits if e.key == key))
+    prover.ready(model, batch, edits, chunk_size)
     watch = set().union(*prover.watched([edit.key for edit in edits], model))
     if new := model not in _known_sums:
         watch |= set().union(*prover.summed(model))

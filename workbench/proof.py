@@ -14,6 +14,7 @@ from einops import einsum
 from torch import Tensor
 
 from workbench import rows
+from workbench.batch import Batch
 from workbench.edits import Edit, InertIntervention
 from workbench.hooks import Key
 
@@ -21,7 +22,7 @@ ReadAt = Callable[[Key], Tensor | None]
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 5e-6, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 
-def ready(model: Any, keys: Sequence[Key], label: Callable[[Key], str]) -> None:
+def ready(model: Any, batch: Batch, edits: Sequence[Edit], chunk_size: int) -> None:
     """Nothing: of an own model every formula is known, and each run proves its edits by them."""
 
 

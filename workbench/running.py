@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from workbench.anatomy import Sight, layers_of
-from workbench.arguments import check_arguments, check_finite, check_tokens, say_missing
+from workbench.arguments import check_arguments, check_finite, check_model, check_tokens, say_missing
 from workbench.batch import Batch
 from workbench.donors import Donors, Positions
 from workbench.edits import Edit, EmptyRow, InertIntervention, MissingExamples
-from workbench.hooks import Key, hook_point
+from workbench.hooks import Key, alone, hook_point
 from workbench.interventions import Intervention, donor_names
 from workbench.passes import Moment, execute
 from workbench.preparation import check_places, resolve
@@ -98,8 +98,9 @@ def run(
     >>> run(model, batch, [cut(Edges(layer=1, dest="last", source="first"))]).logits.shape
     torch.Size([1, 3, 8])
     """
-    prepared = _prepare(model, batch, interventions, donors, positions, on_missing, left_out, chunk_size)
-    return _run(model, prepared, positions, chunk_size, (), "after", None)[0]
+    with alone(model):
+        prepared = _prepare(model, batch, interventions, donors, positions, on_missing, left_out, chunk_size)
+        return _run(model, prepared, positions, chunk_size, (), "after", None)[0]
 
 
 def record(
@@ -125,9 +126,11 @@ def record(
     """
     if isinstance(sites, str) or (isinstance(sites, tuple) and any(isinstance(one, int) for one in sites)):
         raise TypeError(f"sites come as a list: [{sites!r}], also when there is one")
-    keep = [key for one in sites for key in _keys(model, one)]
-    prepared = _prepare(model, batch, interventions, donors, "all", on_missing, None, chunk_size)
-    outcome, values, gradients = _run(model, prepared, "all", chunk_size, keep, moment, gradients_of)
+    check_model(model)
+    with alone(model):
+        keep = [key for one in sites for key in _keys(model, one)]
+        prepared = _prepare(model, batch, interventions, donors, "all", on_missing, None, chunk_size)
+        outcome, values, gradients = _run(model, prepared, "all", chunk_size, keep, moment, gradients_of)
     return Recording({key: values[key] for key in keep}, gradients, outcome)
 
 

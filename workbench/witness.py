@@ -14,9 +14,10 @@ from einops import einsum, repeat
 from torch import Tensor
 
 from workbench import rows
+from workbench.batch import Batch
 from workbench.edits import Edit, InertIntervention
 from workbench.hooks import Key
-from workbench.liveness import measured
+from workbench.liveness import check_others, measured
 from workbench.proof import agree
 from workbench.sites import SITES, in_part, split
 
@@ -33,14 +34,17 @@ _SILENCED = {"pattern": {"pattern"}, "z": {"attn_out"}}
 """What is edited besides, where an edit of scores leaves a row empty: its weights, and the output's bias."""
 
 
-def ready(model: Any, keys: Sequence[Key], label: Callable[[Key], str]) -> None:
-    """Raises InertIntervention for a site that is not live in this model, by measurement on its example."""
-    for key in dict.fromkeys(keys):
-        found = measured(model, key)
+def ready(model: Any, batch: Batch, edits: Sequence[Edit], chunk_size: int) -> None:
+    """Raises InertIntervention for a site that is not live in this model, by measurement on its example, and for an
+    edit that the user's own hooks throw away, by measurement on the batch."""
+    for edit in edits:
+        found = measured(model, edit.key)
         if found.status != "live":
             raise InertIntervention(
-                f"{label(key)}: the site {key[0]!r} of layer {key[1]} is {found.status} in this model: {found.reason}"
+                f"{edit.label}: the site {edit.site!r} of layer {edit.layer} is {found.status} in this model: "
+                f"{found.reason}"
             )
+    check_others(model, batch, edits, chunk_size)
 
 
 def _consumers(key: Key, model: Any) -> list[Key]:

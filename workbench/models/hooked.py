@@ -261,6 +261,12 @@ class Hooked(nn.Module):
             return raw
         return rearrange(out, "b pos head d_head -> b pos (head d_head)") if split else out
 
+    def check(self, batch: Batch) -> None:
+        """Raises ValueError for padding that the model cannot be told of."""
+        if not bool(batch.valid.all()):
+            with evaluating(self), torch.no_grad():
+                self._forward(batch.select(slice(0, 1)))
+
     def usable(self, name: str, layer: int | None) -> bool:
         """Whether a site's tensor may be computed with in proofs."""
         return SITES[name].hook_name(layer) in self.hook_dict

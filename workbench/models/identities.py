@@ -3,122 +3,129 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from einops import einsum, repeat
 from torch import Tensor
+from torch.nn import functional as F
 
 from workbench import rows
+from workbench.anatomy import Part
 from workbench.proof import agree
 
 Carried = Mapping[str, Tensor]
 """Site → what its hook carried in one layer, in the shapes of `sites.SITES`."""
 
+Test = tuple[Sequence[str], str, Callable[["Layer"], bool]]
+"""The sites that an identity needs, the identity in words, and whether it holds."""
 
-def faults(carried: Carried, seen: Tensor, attention: Any, parallel: bool, attn_only: bool) -> dict[str, str]:
+ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
+    F.relu, F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu, torch.tanh, lambda x: x * torch.sigmoid(1.702 * x)
+)  # fmt: skip
+PARALLEL = "attention and MLP read the same stream here (parallel), so that there is none between them"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one layer's hooks carried on a batch, and what they are held against.
+
+    seen [batch dest source]: what rows may read; enters: tensors that `resid_pre` may equal, each by itself; attention,
+    mlp: the layer's modules, for the W_O, b_O, W_out, b_out that they show.
+    """
+
+    carried: Carried
+    seen: Tensor
+    part: Part
+    enters: Sequence[Tensor] = ()
+    attention: Any = None
+    mlp: Any = None
+    parallel: bool = False
+    attn_only: bool = False
+
+
+def faults(layer: Layer) -> dict[str, str]:
     """The sites of a layer whose hook does not carry what its name says → the reason.
 
-    seen [batch dest source]: what rows may read. attention: the layer's attention, for its W_O and b_O where it shows
-    them. A site that can be held against nothing is at fault too: what it carries is not known.
+    A site that can be held against nothing is at fault too: what it carries is not known.
     """
     out: dict[str, str] = {}
-    for sites, needed, why, holds in _identities(seen, attention, parallel, attn_only):
-        there = [site for site in sites if site in carried and site not in out]
-        if not there:
-            continue
-        if lacking := [name for name in needed if name not in carried or name in out]:
-            out |= {site: f"nothing to hold its hook against: {why} needs {', '.join(lacking)}" for site in there}
-        elif not holds(carried):
-            out |= {site: f"its hook carries something else: {why} does not hold" for site in there}
+    for name, said in _misshapen(layer):
+        out[name] = said
+    for sites, tests in _identities(layer):
+        there = [site for site in sites if site in layer.carried and site not in out]
+        if there and (why := _why_not(layer, tests, out)):
+            out |= dict.fromkeys(there, why)
     return out
 
 
-def _identities(
-    seen: Tensor, attention: Any, parallel: bool, attn_only: bool
-) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str, Callable[[Carried], bool]]]:
-    """(sites, what they are held against, the identity in words, whether it holds), in the order of trust."""
-    yield (
-        ("pattern",),
-        ("pattern",),
-        "every row of weights sums to 1 over what it sees",
-        lambda c: _distribution(c, seen),
-    )
-    yield ("scores",), ("scores", "pattern"), "pattern = softmax(scores)", _weighed
-    yield ("q", "k"), ("q", "k", "pattern"), "pattern = softmax(q·k)", lambda c: _scored(c, seen)
-    yield ("v", "z"), ("v", "z", "pattern"), "z = pattern·v", _mixed
-    output = getattr(attention, "W_O", None)
-    if isinstance(output, Tensor) and output.ndim == 3:
-        yield ("attn_out",), ("z", "attn_out"), "attn_out = z·W_O + b_O", lambda c: _projected(c, attention)
+def _why_not(layer: Layer, tests: Sequence[Test], out: Mapping[str, str]) -> str:
+    """Why none of these identities holds; "" where one does."""
+    said = ""
+    for needed, words, holds in tests:
+        if lacking := [name for name in needed if name not in layer.carried or name in out]:
+            said = said or f"nothing to hold its hook against: {words} needs {', '.join(lacking)}"
+        elif holds(layer):
+            return ""
+        else:
+            return_words = f"its hook carries something else: {words} does not hold"
+            said = return_words if not said.startswith("its hook") else said
+    return said or "nothing to hold its hook against: this model does not show the weights behind it"
+
+
+def _misshapen(layer: Layer) -> Iterator[tuple[str, str]]:
+    batch, dest, source = layer.seen.shape
+    heads = layer.part
+    wanted = {"scores": (batch, heads.n_heads, dest, source), "pattern": (batch, heads.n_heads, dest, source)}
+    for name, value in layer.carried.items():
+        want: tuple[int, ...] = wanted.get(name, (batch, dest))
+        if name in ("q", "k", "v", "z", "result"):
+            want = (batch, dest, heads.heads_at(name))
+        rank = 4 if name in ("q", "k", "v", "z", "result", "scores", "pattern") else 3
+        if value.ndim != rank or tuple(value.shape[: len(want)]) != want:
+            yield name, f"its hook carries {list(value.shape)}; the site's shape begins with {list(want)}"
+
+
+def _identities(layer: Layer) -> Iterator[tuple[tuple[str, ...], list[Test]]]:
+    """(sites, the identities of which one must hold), in the order of trust."""
+    yield ("pattern",), [(("pattern",), "every row of weights sums to 1 over what it sees", _distribution),
+                         ]  # fmt: skip
+    yield ("scores",), [(("scores", "pattern"), "pattern = softmax(scores)", _weighed)]
+    yield ("q", "k"), [(("q", "k", "pattern"), "pattern = softmax(q·k)", _scored)]
+    yield ("v", "z"), [(("v", "z", "pattern"), "z = pattern·v", _mixed)]
+    projected: Test = (("z", "attn_out"), "attn_out = z·W_O + b_O", _projected)
+    if _weight(layer.attention, "W_O", 3) is not None:
+        yield ("result",), [(("z", "result"), "result = z·W_O", _results)]
     else:
-        needed = ("resid_pre", "attn_out", "resid_mid")
-        yield ("attn_out",), needed, "resid_mid = resid_pre + attn_out", lambda c: _sum(c, *needed)
-    stream = ("resid_pre", "attn_out", "resid_mid")
-    yield ("resid_mid",), stream, "resid_mid = resid_pre + attn_out", lambda c: _sum(c, *stream)
-    if attn_only:
-        yield (
-            ("resid_post",),
-            ("resid_mid", "resid_post"),
-            "resid_post = resid_mid",
-            lambda c: _sum(c, "resid_mid", "resid_post"),
-        )
-        return
-    terms = ("resid_pre", "attn_out", "mlp_out") if parallel else ("resid_mid", "mlp_out")
-    yield (
-        ("mlp_out", "resid_post"),
-        (*terms, "resid_post"),
-        f"resid_post = {' + '.join(terms)}",
-        lambda c: _sum(c, *terms, "resid_post"),
+        yield ("result",), []
+    yield ("resid_pre",), [((), "resid_pre = what the layer below hands on", _entered)]
+    yield from _stream(layer, projected)
+    yield ("mlp_post",), [(("mlp_out",), "mlp_out = mlp_post·W_out + b_out", _written)] if "W_out" else []
+    yield ("mlp_pre",), [(("mlp_post",), "mlp_post = activation(mlp_pre)", _activated)]
+
+
+def _stream(layer: Layer, projected: Test) -> Iterator[tuple[tuple[str, ...], list[Test]]]:
+    """The stream's sums. Where both terms of one could be swapped, the weights behind one of them are asked too."""
+    added = ["resid_pre", "attn_out"] + ([] if layer.attn_only else ["mlp_out"])
+    words = f"resid_post = {' + '.join(added)}"
+
+    def whole(one: Layer) -> bool:
+        known = _projected(one) or _written_by(one, "mlp_post")
+        return _sum(one.carried, *added, "resid_post") and (layer.attn_only or known)
+
+    middle: Test = (("resid_pre", "attn_out", "resid_mid"), "resid_mid = resid_pre + attn_out", _middle)
+    all_of_it: Test = ((*added, "resid_post"), words, whole)
+    yield ("attn_out",), [all_of_it] if layer.parallel else [middle, all_of_it]
+    if layer.parallel:
+        yield ("resid_mid",), [((), PARALLEL, lambda _: False)]
+    else:
+        yield ("resid_mid",), [middle]
+    after = ["resid_mid"] + ([] if layer.attn_only else ["mlp_out"])
+    last: Test = (
+        (*after, "resid_post"),
+        f"resid_post = {' + '.join(after)}",
+        lambda one: _sum(one.carried, *after, "resid_post"),
     )
-
-
-def _distribution(carried: Carried, seen: Tensor) -> bool:
-    pattern = carried["pattern"]
-    if pattern.ndim != 4 or pattern.shape[-2:] != seen.shape[-2:]:
-        return False
-    total = pattern.double().sum(-1)
-    hidden = pattern.masked_fill(seen[:, None], 0.0)
-    full = seen.any(-1)[:, None].expand_as(total)
-    return bool((hidden == 0).all()) and agree(total[full], torch.ones_like(total[full]), torch.full((), 1e5))
-
-
-def _weighed(carried: Carried) -> bool:
-    pattern = carried["pattern"]
-    weights = rows.softmax(carried["scores"]).to(pattern.dtype)
-    return agree(pattern, weights, torch.ones(()))
-
-
-def _scored(carried: Carried, seen: Tensor) -> bool:
-    q, k, pattern = carried["q"], carried["k"], carried["pattern"]
-    if q.ndim != 4 or k.ndim != 4:
-        return False
-    k = repeat(k, "b source kv d_head -> b source (kv times) d_head", times=q.shape[2] // k.shape[2])
-    scores = einsum(q, k, "b dest head d_head, b source head d_head -> b head dest source")
-    scores = scores.masked_fill(~seen[:, None], rows.HIDDEN)
-    scales = (1 / math.sqrt(q.shape[-1]), 1.0)
-    return any(agree(pattern, rows.softmax(scores * by).to(pattern.dtype), torch.full((), 10.0)) for by in scales)
-
-
-def _mixed(carried: Carried) -> bool:
-    pattern, v, z = carried["pattern"], carried["v"], carried["z"]
-    if v.ndim != 4 or z.ndim != 4:
-        return False
-    v = repeat(v, "b source kv d_head -> b source (kv times) d_head", times=z.shape[2] // v.shape[2])
-    terms = "b head dest source, b source head d_head -> b dest head d_head"
-    return agree(z, einsum(pattern, v, terms).to(z.dtype), einsum(pattern.abs(), v.abs(), terms))
-
-
-def _projected(carried: Carried, attention: Any) -> bool:
-    z, got = carried["z"], carried["attn_out"]
-    terms = "b dest head d_head, head d_head d_model -> b dest d_model"
-    bias = getattr(attention, "b_O", None)
-    bias = torch.zeros((), dtype=got.dtype) if not isinstance(bias, Tensor) else bias
-    want = einsum(z, attention.W_O, terms) + bias
-    return agree(got, want, einsum(z.abs(), attention.W_O.abs(), terms) + bias.abs())
-
-
-def _sum(carried: Carried, *names: str) -> bool:
-    *terms, total = (carried[name] for name in names)
-    size = torch.stack([term.abs() for term in terms]).sum(0)
-    return agree(total, torch.stack(terms).sum(0), size)
+    yield ("mlp_out", "resid_post"), [all_of_it] if layer.parallel else [last, all_of_it]

@@ -111,9 +111,10 @@ def grouped(vectors: Tensor, query: Tensor) -> Tensor:
     return vectors if times == 1 else repeat(vectors, "b kv pos d -> b (kv times) pos d", times=times)
 
 
-def weighed(scores: Tensor, query: Tensor) -> Tensor:
-    """Weights of rows, in float32 or better, in the query's dtype; a row with no visible source is all 0."""
-    return rows.softmax(scores).to(query.dtype)
+def weighed(scores: Tensor, query: Tensor, single: bool = False) -> Tensor:
+    """Weights of rows, in float32 or better (`single`: in float32), in the query's dtype; a row with no visible source
+    is all 0."""
+    return rows.softmax(scores.float() if single else scores).to(query.dtype)
 
 
 def plain(

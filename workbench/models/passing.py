@@ -37,9 +37,14 @@ class Passing:
     hidden: dict[Place, Tensor] = field(default_factory=dict)
     heads: dict[Place, tuple[int, int]] = field(default_factory=dict)
     emptied: dict[Place, Tensor] = field(default_factory=dict)
+    widths: dict[Place, int] = field(default_factory=dict)
     stream: dict[Place, Tensor] = field(default_factory=dict)
     asked: dict[Place, Tensor] = field(default_factory=dict)
     size: dict[Place, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.attentions: dict[int, list[Place]] = self.model.attentions
+        self.single_softmax: bool = getattr(self.model, "single_softmax", False)
 
     def attend(
         self,
@@ -60,10 +65,11 @@ class Passing:
         query, key, value = (self._vectors(name, place, x) for name, x in zip("qkv", (query, key, value), strict=True))
         raw = scored(query, key, scaling, position_bias)
         hidden = hidden_by(attention_mask, raw)
+        self.widths[place] = query.shape[1] * value.shape[-1]
         self.hidden[place], self.heads[place] = hidden, (query.shape[1], key.shape[1])
         scores = self._through("scores", place, raw.masked_fill(hidden, rows.HIDDEN))
         self.emptied[place] = (scores == rows.HIDDEN).all(-1).all(1)
-        pattern = self._through("pattern", place, weighed(scores, query))
+        pattern = self._through("pattern", place, weighed(scores, query, self.single_softmax))
         z = rearrange(torch.matmul(pattern, grouped(value, query)), "b head pos d_head -> b pos head d_head")
         return self._through("z", place, z.contiguous()), pattern
 
@@ -95,7 +101,7 @@ class Passing:
         return tensor if not out.requires_grad and torch.equal(out, tensor) else out
 
     def _place(self, module: nn.Module) -> Place:
-        places = self.model.attentions.get(id(module))
+        places = self.attentions.get(id(module))
         call = self.calls[id(module)]
         self.calls[id(module)] += 1
         if places is None or call >= len(places):
@@ -183,9 +189,10 @@ class Passing:
     def _without_empty_bias(self, projection: Any, place: Place, x: Tensor) -> Tensor:
         """The output bias goes where an edit left every head's row empty."""
         empty = self.left_empty(place)
-        if projection.bias is None or not empty.any():
+        if not empty.any():
             return x
-        return x - torch.where(empty[..., None], projection.bias, 0.0)
+        z = x.new_zeros(1, 1, self.widths[place])
+        return x - torch.where(empty[..., None], projection.forward(z), 0.0)
 
     def left_empty(self, place: Place) -> Tensor:
         """Rows [batch dest] of which an edit left no source to any head."""
@@ -238,8 +245,17 @@ def _hooked(module: nn.Module, at_input: bool, change: Change) -> Any:
 
 
 def _results(projection: Any, z: Tensor, n_heads: int) -> Tensor:
-    """What each head writes, [batch dest head d_model], from z [batch dest (head d_head)]."""
-    weight = projection.weight if hasattr(projection, "in_features") else projection.weight.T
-    by_head = rearrange(weight, "d_model (head d_head) -> head d_head d_model", head=n_heads)
-    z = rearrange(z, "b dest (head d_head) -> b dest head d_head", head=n_heads)
-    return einsum(z, by_head, "b dest head d_head, head d_head d_model -> b dest head d_model")
+    """What each head writes, [batch dest head d_model], from z [batch dest (head d_head)]: what the projection makes of
+    this head's z alone, its bias taken away. Raises InertIntervention where the heads' parts are not the whole."""
+    heads = rearrange(z, "b dest (head d_head) -> b dest head d_head", head=n_heads)
+    alone = torch.eye(n_heads, dtype=z.dtype, device=z.device)
+    each = einsum(heads, alone, "b dest head d_head, head other -> b dest head other d_head")
+    # forward itself: the module's hooks have acted in this pass already.
+    bias = projection.forward(torch.zeros_like(z[:1, :1]))
+    out = projection.forward(rearrange(each, "b dest head other d_head -> b dest head (other d_head)")) - bias
+    whole = projection.forward(z) - bias
+    if not agree(out.sum(2).detach(), whole.detach(), out.abs().sum(2).detach() + bias.abs().max().detach()):
+        raise InertIntervention(
+            "an output projection is not linear: what single heads write is not defined in this model"
+        )
+    return out

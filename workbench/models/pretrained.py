@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,13 +19,20 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from workbench.models.bridge import wrap
+from workbench.models.families import Unsupported
 
-CONFIG, WEIGHTS, INDEX, PICKLED = (
+CONFIG, WEIGHTS, INDEX, PICKLED, DIGEST = (
     "config.json",
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
+    "sha256",
 )
+TOKENIZERS = (
+    "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "source.spm",
+    "tokenizer.model", "sentencepiece.bpe.model",
+)  # fmt: skip
+"""The files by which a folder is known to have a tokenizer."""
 
 
 def load_pretrained(folder: Path | str, *, place: Path | str | None = None) -> Any:
@@ -41,9 +50,15 @@ def load_pretrained(folder: Path | str, *, place: Path | str | None = None) -> A
     kind = _architecture(folder / CONFIG, config)
     from workbench.checkpoints import home
 
-    source = _safe(folder, home(place) / "foreign")
-    model = _built(kind, folder, source)
-    return wrap(model.eval(), _tokenizer(folder, model))
+    tensors: dict[str, Tensor] = {}
+    for file in _files(folder, home(place) / "foreign"):
+        tensors |= _read(file)
+    model = _built(kind, folder, tensors)
+    tokenizer = _tokenizer(folder, model)
+    try:
+        return wrap(model.eval(), tokenizer)
+    except Unsupported as error:
+        raise Unsupported(f"{folder}: {error}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -51,12 +66,19 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; there is: {_listed(path.parent)}")
     try:
-        value = json.loads(path.read_bytes())
-    except ValueError as error:
+        value = json.loads(path.read_bytes().decode(), parse_constant=_constant)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: no valid JSON ({error}); the file is damaged") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path}: a JSON object was expected; there is a {type(value).__name__}")
     return value
+
+
+def _constant(name: str) -> float:
+    """Infinity is a number that some configurations hold; NaN is none."""
+    if name == "NaN":
+        raise ValueError("it holds NaN")
+    return float(name)
 
 
 def _architecture(path: Path, config: Mapping[str, Any]) -> Any:
@@ -72,20 +94,17 @@ def _architecture(path: Path, config: Mapping[str, Any]) -> Any:
     return kind
 
 
-def _safe(folder: Path, kept: Path) -> Path:
-    """The folder whose safetensors are to be read: this one, or the one in which a .bin is kept as safetensors."""
+def _files(folder: Path, kept: Path) -> list[Path]:
+    """The safetensors to be read, and no others: one file before shards, and both before a .bin kept as one."""
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
     if (folder / INDEX).is_file():
         names = read_json(folder / INDEX).get("weight_map")
-        if not isinstance(names, dict):
-            raise ValueError(f"{folder / INDEX}: no 'weight_map'")
-        for name in sorted({str(one) for one in names.values()}):
-            _check_file(inside(folder, name, folder / INDEX))
-        return folder
-    if (folder / WEIGHTS).is_file():
-        _check_file(folder / WEIGHTS)
-        return folder
+        if not isinstance(names, dict) or not names:
+            raise ValueError(f"{folder / INDEX}: no 'weight_map', which says in which file each tensor is")
+        return [inside(folder, name, folder / INDEX) for name in sorted({str(one) for one in names.values()})]
     if (folder / PICKLED).is_file():
-        return _converted(folder, kept)
+        return [_converted(folder / PICKLED, kept)]
     raise FileNotFoundError(f"{folder}: no weights: none of {WEIGHTS}, {INDEX}, {PICKLED}; there is: {_listed(folder)}")
 
 
@@ -97,90 +116,164 @@ def _listed(folder: Path, most: int = 8) -> str:
 def inside(folder: Path, name: str, said_by: Path) -> Path:
     """The file of that name in a folder. Raises ValueError for a name that leaves it, FileNotFoundError."""
     path = folder / name
-    if Path(name).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
+    if "\0" in name or Path(name).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{said_by}: names the file {name!r}, which is outside {folder}; it is not read")
     if not path.is_file():
         raise FileNotFoundError(f"{said_by}: names the file {name!r}, which is not in {folder}")
     return path
 
 
-def _check_file(path: Path) -> None:
-    """Readable safetensors with finite numbers only."""
+def _read(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, all of them finite."""
     try:
         with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118
-                _check_finite(path, name, file.get_tensor(name))
-    except (SafetensorError, OSError) as error:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, RuntimeError) as error:
         raise ValueError(f"{path}: no valid safetensors ({error}); the file is truncated or damaged") from error
+    _check(path, tensors)
+    return tensors
 
 
-def _check_finite(path: Path, name: str, value: Tensor) -> None:
-    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-        raise ValueError(f"{path}: {name} holds NaN or infinity; no result from such weights means anything")
-
-
-def _converted(folder: Path, kept: Path) -> Path:
-    path = folder / PICKLED
-    target = kept / hashlib.sha256(path.read_bytes() + (folder / CONFIG).read_bytes()).hexdigest()[:20]
-    if (target / WEIGHTS).is_file():
-        _check_file(target / WEIGHTS)
-        return target
-    try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(
-            f"{path}: cannot be read as plain weights ({first}); it is damaged, or holds code, which is not run"
-        ) from error
-    if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
-        raise ValueError(f"{path}: holds something else than named tensors")
+def _check(path: Path, tensors: Mapping[str, Tensor]) -> None:
     for name, value in tensors.items():
-        _check_finite(path, name, value)
+        if value.is_complex():
+            raise ValueError(f"{path}: {name!r} holds complex numbers; weights are real")
+        if value.is_floating_point():
+            # torch cannot tell whether numbers of 8 bits are finite
+            wide = value.float() if value.element_size() == 1 else value
+            if not bool(torch.isfinite(wide).all()):
+                raise ValueError(f"{path}: {name!r} holds NaN or infinity; no result from such weights means anything")
+
+
+def _converted(path: Path, kept: Path) -> Path:
+    """The safetensors in which a .bin is kept: made the first time, and held against their SHA-256 every time."""
+    target = kept / hashlib.sha256(path.read_bytes()).hexdigest()[:20]
+    if not target.is_dir():
+        _keep(_unpickled(path), target)
+    for name in (WEIGHTS, DIGEST):
+        if not (target / name).is_file():
+            raise FileNotFoundError(f"{target / name}: no such file; delete {target}, and it is made anew from {path}")
+    if hashlib.sha256((target / WEIGHTS).read_bytes()).hexdigest() != (target / DIGEST).read_text("latin-1"):
+        raise ValueError(
+            f"{target / WEIGHTS}: not the weights that were kept of {path} (SHA-256 differs): the file is damaged or "
+            f"altered; delete {target}, and it is made anew"
+        )
+    return target / WEIGHTS
+
+
+def _unpickled(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .bin, without running what else it holds."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        # torch's own words advise to read it with weights_only=False; only what it stumbled over is told.
+        found = re.search(r"WeightsUnpickler error: (.+)", str(error))
+        reason = found[1].strip() if found else type(error).__name__
+        raise ValueError(
+            f"{path}: cannot be read as plain weights ({reason}); it is damaged, or holds code, which is not run"
+        ) from error
+    if not isinstance(tensors, dict) or not all(map(_is_plain, tensors, tensors.values())):
+        raise ValueError(f"{path}: holds something else than named tensors")
+    _check(path, tensors)
+    return tensors
+
+
+def _is_plain(name: object, value: object) -> bool:
+    tensor = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+    return isinstance(name, str) and tensor and not value.is_meta  # type: ignore[attr-defined]
+
+
+def _keep(tensors: Mapping[str, Tensor], target: Path) -> None:
     beside = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
     beside.mkdir(parents=True)
     try:
         # Tied tensors share memory, which safetensors refuses to write twice: each gets its own.
-        save_file(
-            {name: value.clone().contiguous() for name, value in tensors.items()}, beside / WEIGHTS, {"format": "pt"}
-        )
-        shutil.copy(folder / CONFIG, beside / CONFIG)
-        if not target.exists():
+        own = {name: value.detach().clone().contiguous() for name, value in tensors.items()}
+        save_file(own, beside / WEIGHTS, {"format": "pt"})
+        (beside / DIGEST).write_text(hashlib.sha256((beside / WEIGHTS).read_bytes()).hexdigest())
+        try:
             beside.rename(target)
+        except OSError:
+            if not target.exists():  # otherwise another process was first
+                raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    return target
 
 
-def _built(kind: Any, folder: Path, source: Path) -> Any:
+def _built(kind: Any, folder: Path, tensors: dict[str, Tensor]) -> Any:
+    """The model that the configuration describes, with these tensors: transformers opens no other file."""
     try:
         with _quiet():
+            config = kind.config_class.from_pretrained(folder, local_files_only=True)
+            # Said before anything is built: a configuration may name a kernel, which is code from the hub.
+            config._attn_implementation = "eager"
+            _check_fit(kind, config, tensors)
             model, found = kind.from_pretrained(
-                source,
-                local_files_only=True,
-                use_safetensors=True,
+                None,
+                config=config,
+                state_dict=tensors,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,
                 attn_implementation="eager",
             )
-    except (RuntimeError, ValueError, TypeError, KeyError, OSError) as error:
-        raise ValueError(f"{folder}: {kind.__name__} cannot be built from its {CONFIG} and weights: {error}") from error
+    except Exception as error:
+        raise ValueError(
+            f"{folder / CONFIG}: {kind.__name__} cannot be built from it and the weights ({_said(error)})"
+        ) from error
     for what in ("missing_keys", "mismatched_keys"):
-        if names := sorted(map(str, found.get(what) or ())):
+        if names := sorted(map(_spelt, found.get(what) or ())):
             said = "lack" if what == "missing_keys" else "have another shape for"
             raise ValueError(
                 f"{folder}: the weights {said} {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} of "
                 f"{kind.__name__} as {CONFIG} describes it; those would be random numbers"
             )
+    whole = [name for name, _ in model.named_parameters() if name in tensors and not tensors[name].is_floating_point()]
+    if whole:
+        raise ValueError(
+            f"{folder}: the weights hold whole numbers for {whole[0]!r}, which {kind.__name__} has as floats"
+        )
     return model
+
+
+def _check_fit(kind: Any, config: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Refuses a model far larger than its weights before memory is taken for it (tied tensors may be saved once), one
+    without layers, and quantized weights, which are no weights yet."""
+    if getattr(config, "num_hidden_layers", 1) < 1:
+        raise ValueError("it describes a model without layers")
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError("it says that the weights are quantized; save them as floats")
+    with torch.device("meta"):
+        wanted = sum(value.numel() for value in kind(config).parameters())
+    there = sum(value.numel() for value in tensors.values())
+    if wanted > 2 * there:
+        raise ValueError(f"it describes {wanted:,} numbers, and the weights are {there:,}")
+
+
+def _spelt(key: Any) -> str:
+    """A name; or a name with both shapes, the file's first."""
+    if isinstance(key, str):
+        return key
+    name, saved, wanted = key
+    return f"{name} ({list(saved)} in the file, {list(wanted)} wanted)"
+
+
+def _said(error: Exception, most: int = 300) -> str:
+    """The kind of an error and its words on one line, in printable characters."""
+    words = " ".join(f"{type(error).__name__}: {error}".split())
+    shown = "".join(letter if letter.isprintable() else "�" for letter in words)
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """transformers' progress bar and notes kept back while a model is read; faults are raised by us."""
+    """What transformers prints is kept back while a model is read; faults are raised by us."""
     from transformers.utils import logging
 
     bar, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
-    logging.set_verbosity_error()
+    logging.set_verbosity(logging.CRITICAL)
     try:
         yield
     finally:
@@ -191,14 +284,23 @@ def _quiet() -> Iterator[None]:
 
 def _tokenizer(folder: Path, model: Any) -> Any:
     """The folder's tokenizer, where it has one."""
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")):
+    if not any((folder / name).is_file() for name in TOKENIZERS):
         return None
+    about = folder / "tokenizer_config.json"
+    named = read_json(about).get("fast_tokenizer_files") if about.is_file() else None
+    for name in named if isinstance(named, list) else ():
+        inside(folder, str(name), about)
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
-        raise ValueError(f"{folder}: its tokenizer cannot be read: {error}") from error
+        raise ValueError(f"{folder}: its tokenizer cannot be read ({_said(error)})") from error
+    if set(tokenizer.get_vocab()) <= {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}:
+        raise ValueError(
+            f"{folder}: its tokenizer, {type(tokenizer).__name__}, has no tokens but special ones: the file of its "
+            "vocabulary is missing or of another kind"
+        )
     room = model.get_input_embeddings().num_embeddings
     most = max(tokenizer.get_vocab().values(), default=-1)
     if most >= room:

@@ -55,3 +55,8 @@ def _patches(config: Any, generator: torch.Generator) -> Batch:
 
 def _pair(size: Any) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def shortened(batch: Batch) -> Batch:
+    """The tokens without the last position, and nothing else of the batch but its context."""
+    return Batch(batch.tokens[:, :-1], batch.labels[:, :-1], batch.valid[:, :-1], context=batch.context)

@@ -176,6 +176,10 @@ class Transformer(HookedRootModule):
     def attn_only(self) -> bool:
         return self.config.attn_only
 
+    def check(self, batch: Batch) -> None:
+        """Raises ValueError for more positions than the model has."""
+        self._check(batch.tokens)
+
     def sees(self, batch: Batch, part: str, layer: int) -> Bool[Tensor, "batch pos pos"]:
         """Which sources each destination reads, [batch dest source]; the same in every layer."""
         return self.visible(batch.tokens, batch.valid)
