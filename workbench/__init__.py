@@ -63,6 +63,7 @@ PUBLIC = {
     "together": "study",
     "Study": "study",
     "Donor": "study",
+    "Examples": "examples",
     "read_study": "study_file",
     "study_text": "study_file",
     "joined": "executors",

@@ -106,10 +106,11 @@ def load(folder: Path | str) -> Trained:
         tensors = read_tensors(raw)
     except SafetensorError as error:
         raise ValueError(f"{path}: no valid safetensors: {error}") from error
-    model = Transformer(config, seed=0).to(_dtype(path, tensors))
+    dtype = _dtype(path, tensors)
     try:
+        model = Transformer(config, seed=0).to(dtype)
         model.load_state_dict(tensors)
-    except RuntimeError as error:
+    except RuntimeError as error:  # tensors that are missing, of another shape, or too large for any memory
         raise ValueError(f"{path}: the weights do not fit the configuration in {ABOUT}: {error}") from error
     if bad := _not_finite(tensors):
         raise ValueError(f"{path}: {bad} holds NaN or infinity")
@@ -118,7 +119,7 @@ def load(folder: Path | str) -> Trained:
 
 def _dtype(path: Path, tensors: Mapping[str, Tensor]) -> torch.dtype:
     dtypes = {value.dtype for value in tensors.values()}
-    if len(dtypes) != 1 or not next(iter(dtypes)).is_floating_point:
+    if len(dtypes) != 1 or next(iter(dtypes)) not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         raise ValueError(f"{path}: weights are of one floating dtype; these are of {sorted(map(str, dtypes))}")
     return dtypes.pop()
 
@@ -137,14 +138,16 @@ def _bytes(path: Path) -> bytes:
 def _read_about(path: Path) -> dict[str, Any]:
     try:
         about = json.loads(_bytes(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: no valid JSON ({error}); the file is damaged") from error
     wanted = {"definition", "config", "weights_sha256", "curve", "made_with"}
     if not isinstance(about, dict) or set(about) != wanted:
         there = sorted(about) if isinstance(about, dict) else type(about).__name__
         raise ValueError(f"{path}: a checkpoint records {sorted(wanted)}; there is {there}")
-    if not isinstance(about["definition"], dict) or not isinstance(about["definition"].get("seed"), int):
+    if not isinstance(about["definition"], dict) or type(about["definition"].get("seed")) is not int:
         raise ValueError(f"{path}: the definition has no model seed")
+    if not isinstance(about["curve"], list) or not all(isinstance(point, dict) for point in about["curve"]):
+        raise ValueError(f"{path}: the training curve is no list of points; the file is damaged or altered")
     if not isinstance(about["config"], dict) or about["definition"].get("config", about["config"]) != about["config"]:
         raise ValueError(f"{path}: the configuration is not the one in the definition; the file is damaged or altered")
     return about

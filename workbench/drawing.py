@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 WIDTH = 118
 """Columns of a panel; longer examples are drawn in several panels, one under the other."""
+UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Kinds of characters that take no column, break the line, or cannot be printed."""
 
 
 def draw(batch: Batch, example: int, unread: int) -> str:
@@ -31,22 +33,22 @@ def _rows(batch: Batch, example: int, unread: int) -> Iterator[tuple[str, list[s
     if not bool(batch.valid[example].all()):
         yield "padding", ["." if valid else "#" for valid in batch.valid[example]]
     for name, mask in batch.roles.items():
-        yield name, ["*" if on else "." for on in mask[example]]
+        yield _visible(name), ["*" if on else "." for on in mask[example]]
     for name, mask in [*batch.relations.items(), *batch.alignments.items()]:
         sources = [",".join(str(int(k)) for k in row.nonzero().flatten()) for row in mask[example]]
-        yield name, [f"←{source}" if source else "." for source in sources]
+        yield _visible(name), [f"←{source}" if source else "." for source in sources]
 
 
 def _visible(word: str) -> str:
-    """The word on one line, in characters that take a column: a newline as ⏎, other control characters as �."""
+    """The word on one line, in characters that take a column: a newline as ⏎, other unseen characters as �."""
     word = word.replace("\n", "⏎").replace("\t", "⇥")
-    return "".join("�" if unicodedata.category(letter) in ("Cc", "Cf", "Zl", "Zp") else letter for letter in word)
+    return "".join("�" if unicodedata.category(letter) in UNSEEN else letter for letter in word)
 
 
 def _columns(text: str) -> int:
     """Columns of a terminal: two for East Asian wide letters, none for combining marks."""
     wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
-    return len(text) + wide - sum(bool(unicodedata.combining(letter)) for letter in text)
+    return len(text) + wide - sum(unicodedata.category(letter) in ("Mn", "Me") for letter in text)
 
 
 def _padded(text: str, width: int) -> str:

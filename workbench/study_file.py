@@ -32,11 +32,12 @@ def read_study(path: Path | str) -> Study:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+        raise FileNotFoundError(f"{path}: {'a folder; a study is a file' if path.is_dir() else 'no such file'}")
     values = _parsed(path)
     if not isinstance(values, dict):
         raise ValueError(f"{path}: a study is a table of keys; there is a {type(values).__name__}")
-    if (said := values.pop("format", None)) != FORMAT:
+    said = values.pop("format", None)
+    if type(said) is not int or said != FORMAT:  # True and 1.0 equal 1
         found = "has no 'format'" if said is None else f"is of format {said!r}"
         raise ValueError(f"{path} {found}; this version of the workbench reads format {FORMAT}")
     try:
@@ -51,6 +52,14 @@ def _parsed(path: Path) -> Any:
         raise ValueError(f"{path}: a study is read from .json or .toml; the suffix is {path.suffix!r}")
     try:
         text = path.read_text(encoding="utf-8")
-        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except ValueError as error:
+        return json.loads(text, object_pairs_hook=_once) if path.suffix == ".json" else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: no valid {path.suffix[1:].upper()} ({error})") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a JSON file. JSON's own reading keeps the last of two values of a key, and drops a condition."""
+    keys = [key for key, _ in pairs]
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        raise ValueError(f"{twice[0]!r} is there twice")
+    return dict(pairs)

@@ -7,8 +7,8 @@ significant digits and no trailing zeros, and missing values as an empty cell.
 from __future__ import annotations
 
 import csv
-import io
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -18,6 +18,8 @@ __all__ = ["percent", "to_csv", "to_latex", "to_markdown"]
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|~$&])")
 _LATEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    # After the end of a row, these would be read as its option and its star.
+    "[": "{[}", "*": "{*}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
     "←": r"$\leftarrow$", "→": r"$\rightarrow$", "×": r"$\times$", "−": r"$-$", "·": r"$\cdot$",
     "≤": r"$\leq$", "≥": r"$\geq$",
@@ -64,11 +66,12 @@ def to_csv(frame: pd.DataFrame) -> str:
     >>> to_csv(pd.DataFrame({"label": ["0.10", "a,b"], "share": [0.1, 2 / 3]}))
     'label,share\\n0.10,0.1\\n"a,b",0.666667\\n'
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    lines: list[str] = []
+    # The writer quotes cells that hold characters of its line end: with "\r\n", a carriage return too.
+    writer = csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n")
     writer.writerow(map(str, frame.columns))
     writer.writerows(_rows(frame))
-    return text.getvalue()
+    return "".join(line.removesuffix("\r\n") + "\n" for line in lines)
 
 
 def to_latex(frame: pd.DataFrame) -> str:

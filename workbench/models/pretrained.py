@@ -169,8 +169,10 @@ def _unpickled(path: Path) -> dict[str, Tensor]:
             tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         # torch's own words advise to read it with weights_only=False; only what it stumbled over is told.
-        found = re.search(r"WeightsUnpickler error: (.+)", str(error))
-        reason = found[1].strip() if found else type(error).__name__
+        found = re.search(
+            r"(?:Unsupported|unsupported|Unrecognized|unrecognized) [^\n]*?(?= was not|\.?\n|$)", str(error)
+        )
+        reason = found[0] if found else type(error).__name__
         raise ValueError(
             f"{path}: cannot be read as plain weights ({reason}); it is damaged, or holds code, which is not run"
         ) from error
