@@ -4,6 +4,8 @@
 is never touched: the copy lies in a temporary folder.
 """
 
+# ruff: noqa: E501  -- texts to be replaced stand as they do in their files
+
 import os
 import shutil
 import subprocess
@@ -87,7 +89,9 @@ def copied(folder: Path) -> Path:
     for name in COPIED:
         source = ROOT / name
         ignored = shutil.ignore_patterns("__pycache__", "mutants.py")
-        shutil.copytree(source, folder / name, ignore=ignored) if source.is_dir() else shutil.copy(source, folder / name)
+        shutil.copytree(source, folder / name, ignore=ignored) if source.is_dir() else shutil.copy(
+            source, folder / name
+        )
     return folder
 
 
@@ -99,7 +103,9 @@ def tested(folder: Path, tests: tuple[str, ...]) -> tuple[bool, str]:
     ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode not in (0, 1):
         raise RuntimeError(f"the tests could not run: {ran.stdout[-2000:]}{ran.stderr[-2000:]}")
-    failed = [line.removeprefix("FAILED ").split(" - ")[0] for line in ran.stdout.splitlines() if line.startswith("FAILED")]
+    failed = [
+        line.removeprefix("FAILED ").split(" - ")[0] for line in ran.stdout.splitlines() if line.startswith("FAILED")
+    ]
     return ran.returncode == 0, failed[0] if failed else ""
 
 
@@ -131,7 +137,10 @@ def main(names: list[str]) -> int:
             start = time.perf_counter()
             by = found(folder, fault)
             survived += [] if by else [fault.name]
-            print(f"{fault.name:<58} {'found by ' + by if by else 'NOT FOUND':<100} {time.perf_counter() - start:5.1f} s", flush=True)
+            print(
+                f"{fault.name:<58} {'found by ' + by if by else 'NOT FOUND':<100} {time.perf_counter() - start:5.1f} s",
+                flush=True,
+            )
     print(f"{len(chosen) - len(survived)} of {len(chosen)} faults found")
     return 1 if survived else 0
 
