@@ -43,7 +43,11 @@ def read_study(path: Path | str) -> Study:
     try:
         return Study.model_validate(values)
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False)]
+        # A fault of the whole study has no place.
+        faults = [
+            ": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, "))))
+            for one in error.errors(include_url=False)
+        ]
         raise ValueError(f"{path}: {'; '.join(faults)}") from error
 
 

@@ -42,18 +42,20 @@ def load_pretrained(folder: Path | str, *, place: Path | str | None = None) -> A
     as safetensors under `place` (`$WORKBENCH_HOME`, or ./runs) from then on. Code in the folder is never run.
 
     Raises FileNotFoundError or ValueError naming the file and the fault: no or damaged JSON, truncated weights, NaN,
-    tensors missing or of another shape, files named outside the folder, a tokenizer whose tokens the model cannot
-    embed; `Unsupported` as `wrap` does.
+    whole, complex or quantized numbers, tensors missing or of another shape, files named outside the folder, a kept
+    file that was altered, a tokenizer without words, or with tokens that the model cannot embed; `Unsupported` as
+    `wrap` does.
     """
     folder = Path(folder)
     config = read_json(folder / CONFIG)
+    _check_named(folder / CONFIG, config.get("configuration_files"))
     kind = _architecture(folder / CONFIG, config)
     from workbench.checkpoints import home
 
     tensors: dict[str, Tensor] = {}
     for file in _files(folder, home(place) / "foreign"):
         tensors |= _read(file)
-    model = _built(kind, folder, tensors)
+    model = _built(kind, folder, config, tensors)
     tokenizer = _tokenizer(folder, model)
     try:
         return wrap(model.eval(), tokenizer)
@@ -123,11 +125,18 @@ def inside(folder: Path, name: str, said_by: Path) -> Path:
     return path
 
 
+def _check_named(path: Path, names: Any) -> None:
+    """Of the files that a file names in place of itself or of another, none may be outside its folder."""
+    for name in names if isinstance(names, list) else ():
+        inside(path.parent, str(name), path)
+
+
 def _read(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, all of them finite."""
     try:
         with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Copied: a tensor that is mapped from the file changes, or crashes, where the file is written again.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, RuntimeError) as error:
         raise ValueError(f"{path}: no valid safetensors ({error}); the file is truncated or damaged") from error
     _check(path, tensors)
@@ -183,8 +192,9 @@ def _unpickled(path: Path) -> dict[str, Tensor]:
 
 
 def _is_plain(name: object, value: object) -> bool:
-    tensor = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
-    return isinstance(name, str) and tensor and not value.is_meta  # type: ignore[attr-defined]
+    if not (isinstance(name, str) and isinstance(value, Tensor)):
+        return False
+    return value.layout == torch.strided and not value.is_quantized and not value.is_meta
 
 
 def _keep(tensors: Mapping[str, Tensor], target: Path) -> None:
@@ -204,11 +214,11 @@ def _keep(tensors: Mapping[str, Tensor], target: Path) -> None:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _built(kind: Any, folder: Path, tensors: dict[str, Tensor]) -> Any:
+def _built(kind: Any, folder: Path, described: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
     """The model that the configuration describes, with these tensors: transformers opens no other file."""
     try:
         with _quiet():
-            config = kind.config_class.from_pretrained(folder, local_files_only=True)
+            config = kind.config_class.from_dict(dict(described))
             # Said before anything is built: a configuration may name a kernel, which is code from the hub.
             config._attn_implementation = "eager"
             _check_fit(kind, config, tensors)
@@ -289,9 +299,8 @@ def _tokenizer(folder: Path, model: Any) -> Any:
     if not any((folder / name).is_file() for name in TOKENIZERS):
         return None
     about = folder / "tokenizer_config.json"
-    named = read_json(about).get("fast_tokenizer_files") if about.is_file() else None
-    for name in named if isinstance(named, list) else ():
-        inside(folder, str(name), about)
+    if about.is_file():
+        _check_named(about, read_json(about).get("fast_tokenizer_files"))
     from transformers import AutoTokenizer
 
     try:
@@ -303,9 +312,9 @@ def _tokenizer(folder: Path, model: Any) -> Any:
             f"{folder}: its tokenizer, {type(tokenizer).__name__}, has no tokens but special ones: the file of its "
             "vocabulary is missing or of another kind"
         )
-    room = model.get_input_embeddings().num_embeddings
+    room = getattr(model.get_input_embeddings(), "num_embeddings", None)
     most = max(tokenizer.get_vocab().values(), default=-1)
-    if most >= room:
+    if room is not None and most >= room:
         raise ValueError(
             f"{folder}: the tokenizer has a token {most}, and the model embeds tokens 0 to {room - 1}: the vocabulary "
             "does not fit the model"
