@@ -58,12 +58,13 @@ def execute(
     moment: Moment = "after",
     objective: Callable[[Tensor, Batch], Tensor] | None = None,
     chunk_size: int = 4096,
+    first: int | None = None,
 ) -> Pass:
     """Runs the model over the batch in chunks, in eval mode, with these edits made and these sites kept.
 
     moment: kept tensors are copies of what was there "before" our edits, or of what was consumed "after" them. With an
     `objective`, gradients of its sum are taken at the kept sites. Restores the mode and removes its hooks, whatever
-    happens. Raises InertIntervention where an edit did not land, in any example.
+    happens. first: only so many examples, from the start. Raises InertIntervention where an edit did not land, in any example.
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}; it counts examples, 1 or more")
@@ -78,8 +79,8 @@ def execute(
         watch |= set().union(*prover.summed(model))
     whole = _Request(model, batch, edits, read, frozenset(keep), moment, objective, frozenset(watch))
     with evaluating(model), torch.set_grad_enabled(objective is not None):
-        starts = range(0, len(batch), chunk_size)
-        chunks = [_Chunk(whole, slice(start, min(start + chunk_size, len(batch))), new) for start in starts]
+        n = len(batch) if first is None else min(first, len(batch))
+        chunks = [_Chunk(whole, slice(at, min(at + chunk_size, n)), new) for at in range(0, n, chunk_size)]
         logits = torch.cat([chunk.run() for chunk in chunks])
     _known_sums.add(model)
     idle = [all(chunk.idle[index] for chunk in chunks) for index in range(len(edits))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -24,6 +25,9 @@ from workbench.sites import CROSS, in_part, site, split
 __all__ = ["EmptyRow", "InertIntervention", "MissingExamples", "Recording", "Run", "absent", "record", "run"]
 
 OnMissing = Literal["raise", "skip"]
+
+FEW = 16
+"""Examples in which a difference is looked for first."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -243,14 +247,17 @@ def _run(
 
 
 def _swallowed(model: Any, prepared: _Prepared, positions: Positions, chunk_size: int, logits: Tensor) -> list[str]:
-    """Edits of a list without which its logits are the same, found by leaving out each in turn."""
+    """Edits of a list without which its logits are the same, found by leaving out each in turn: in a few examples
+    first, and in all where those tell no difference."""
     if len(prepared.edits) < 2:
         return []
     batch, notes = prepared.batch, []
     read = batch.read_positions() if positions == "read" else None
+    few = execute(model, batch, prepared.edits, read=read, chunk_size=chunk_size, first=FEW).logits
     for index, edit in enumerate(prepared.edits):
         others = [*prepared.edits[:index], *prepared.edits[index + 1 :]]
-        if torch.equal(execute(model, batch, others, read=read, chunk_size=chunk_size).logits, logits):
+        without = partial(execute, model, batch, others, read=read, chunk_size=chunk_size)
+        if torch.equal(without(first=FEW).logits, few) and torch.equal(without().logits, logits):
             notes.append(
                 f"{edit.label}: the other edits of this list give the same without it; it changes nothing here"
             )
