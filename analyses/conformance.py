@@ -17,7 +17,7 @@ import pandas as pd
 
 from workbench.devices import one_thread
 from workbench.report import write_report
-from workbench.tables import to_csv, to_markdown
+from workbench.tables import markdown_text, to_csv, to_markdown
 
 __all__ = ["TOOLS", "judged", "main"]
 
@@ -153,6 +153,6 @@ def _readme(table: pd.DataFrame) -> str:
     return _README.format(
         table=to_markdown(shown),
         counts="\n".join(counts),
-        ours="\n".join(f"- {name}: {said}" for name, said in lost) or "Nowhere.",
+        ours="\n".join(f"- {name}: {markdown_text(said)}" for name, said in lost) or "Nowhere.",
         versions="\n".join(f"- {name} {metadata.version(name)}" for name in VERSIONS),
     )

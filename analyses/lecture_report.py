@@ -17,7 +17,7 @@ from analyses.lecture_figures import figures
 from analyses.lecture_table import ROWS, TWO, table
 from workbench.checkpoints import provenance
 from workbench.report import write_report
-from workbench.tables import percent, to_csv, to_markdown
+from workbench.tables import markdown_text, percent, to_csv, to_markdown
 
 COMMITTED = Path(__file__).resolve().parent.parent / "reports" / "lecture"
 
@@ -65,6 +65,7 @@ def readme(evidence: Evidence, tables: Tables) -> str:
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True, autoescape=False,
     )  # fmt: skip
+    environment.filters["text"] = markdown_text
     measured, claimed = tables.table, tables.claims
     by_id = measured.set_index("id")
     rows = measured[measured["id"].isin([row.id for row in ROWS])]

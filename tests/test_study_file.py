@@ -179,7 +179,7 @@ def test_another_format_is_told_before_its_unknown_keys(path):
         ({"n": 0}, "n: Input should be greater than or equal to 1"),
         ({"n": None}, "n: Input should be a valid integer"),
         ({"n": 1.5}, "n: Input should be a valid integer"),
-        ({"n": float("nan")}, "n: Input should be a finite number"),
+        ({"n": float("nan")}, "n: Input should be a valid integer"),
         ({"conditions": {}}, "conditions: Dictionary should have at least 1 item"),
         ({"conditions": []}, "conditions: Input should be a valid dictionary"),
         ({"conditions": {"a": [3]}}, "conditions.a.0: Input should be a valid dictionary or instance of Intervention"),

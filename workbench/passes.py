@@ -64,7 +64,8 @@ def execute(
 
     moment: kept tensors are copies of what was there "before" our edits, or of what was consumed "after" them. With an
     `objective`, gradients of its sum are taken at the kept sites. Restores the mode and removes its hooks, whatever
-    happens. first: only so many examples, from the start. Raises InertIntervention where an edit did not land, in any example.
+    happens. first: only so many examples, from the start. Raises InertIntervention where an edit did not land, in any
+    example.
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}; it counts examples, 1 or more")

@@ -54,8 +54,8 @@ class Study(BaseModel):
     derived: Mapping[str, Derived] = {}
     donors: Mapping[str, Donor] = {}
     metrics: tuple[str, ...] = ("accuracy",)
-    n: int = Field(ge=1)
-    data_seed: int
+    n: int = Field(ge=1, strict=True)
+    data_seed: int = Field(strict=True)
     on_missing: Literal["raise", "skip"] = "raise"
 
     @model_validator(mode="before")

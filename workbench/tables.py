@@ -55,8 +55,8 @@ def to_markdown(frame: pd.DataFrame) -> str:
     | a\\|b | 0.5 |
     """
     rule = ["---:" if numeric else "---" for numeric in _numeric(frame)]
-    lines = [[_markdown(str(column)) for column in frame.columns], rule]
-    lines += [[_markdown(cell) for cell in row] for row in _rows(frame)]
+    lines = [[markdown_text(str(column)) for column in frame.columns], rule]
+    lines += [[markdown_text(cell) for cell in row] for row in _rows(frame)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -110,7 +110,12 @@ def _text(value: Any) -> str:
     return f"{float(value) + 0.0:.6g}" if pd.api.types.is_float(value) else str(value)
 
 
-def _markdown(text: str) -> str:
+def markdown_text(text: str) -> str:
+    """Text that Markdown shows as it is: nothing in it becomes markup, and it stays on its line.
+
+    >>> print(markdown_text("a|b <i>"))
+    a\\|b \\<i\\>
+    """
     return re.sub(r"\r\n|\r|\n", "<br>", _MARKDOWN.sub(r"\\\1", text))
 
 
