@@ -10,7 +10,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("workbench", "tasks", "analyses")
 OPEN_TO_TASKS = ("workbench.batch", "workbench.task", "workbench.roles")
 DRAWING = ("seaborn", "matplotlib")
-WRITERS = ("workbench/report.py", "workbench/checkpoints.py", "workbench/show.py", "workbench/cli.py")
+WRITERS = (
+    "workbench/report.py", "workbench/checkpoints.py", "workbench/show.py", "workbench/cli.py", "workbench/store.py",
+    "workbench/models/pretrained.py",
+)  # fmt: skip
 FIGURES = "workbench/figures"
 LENSES = ("analyses/tools/native_bridge.py", "analyses/tools/gpt2_bridge.py")
 """What the battery compares the workbench with: TransformerLens' own ways, used as they are documented."""

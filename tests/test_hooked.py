@@ -14,8 +14,30 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedTokenizerFast
 
 import workbench
-from workbench import Edges, EmptyRow, Heads, InertIntervention, Stream, add, custom, cut, freeze, keep_only, mean, patch
-from workbench import path, probe, record, resample, run, scale, shuffle, uniform, wrap, zero
+from workbench import (
+    Edges,
+    EmptyRow,
+    Heads,
+    InertIntervention,
+    Stream,
+    add,
+    custom,
+    cut,
+    freeze,
+    keep_only,
+    mean,
+    patch,
+    path,
+    probe,
+    record,
+    resample,
+    run,
+    scale,
+    shuffle,
+    uniform,
+    wrap,
+    zero,
+)
 from workbench.rows import HIDDEN
 
 BRIDGES = ("gpt2", "llama", "gpt_neox", "bert")
@@ -120,7 +142,10 @@ def lists(name, layer, padded):
         yield [zero(Heads(layer=0, pos="first", part="v")), freeze(Heads(layer=1, head=0, pos="last", part="z"))]
         yield [cut(edges(0, 0, source="first")), scale(Stream(layer=1, pos="last", part="resid_pre"), by=0.5)]
         if name == "gpt2" and not padded:
-            sender, receiver = Heads(layer=0, head=0, pos="first", part="z"), Heads(layer=1, head=0, pos="last", part="v")
+            sender, receiver = (
+                Heads(layer=0, head=0, pos="first", part="z"),
+                Heads(layer=1, head=0, pos="last", part="v"),
+            )
             yield [path(zero, sender, receiver)]
 
 
@@ -133,8 +158,7 @@ def test_a_wrapped_bridge_computes_what_its_twin_does(pair, name, padding):
     assert near(got[batch.valid], want[batch.valid])
 
 
-@pytest.mark.parametrize("padding", [None, "right", "left"])
-@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize(("layer", "padding"), [(0, None), (1, None), (0, "left"), (1, "right")])
 @pytest.mark.parametrize("name", BRIDGES)
 def test_interventions_on_a_bridge_do_what_they_do_to_its_twin(pair, name, layer, padding):
     bridge, twin = pair(name)
@@ -156,7 +180,9 @@ def test_what_a_bridge_records_is_what_its_twin_does(pair, name, padding):
     sites = [site for site in OF_LAYERS if site not in ABSENT[name] and site not in twin.absent]
     one, two = record(bridge, batch, sites), record(twin, batch, sites)
     for key in one:
-        got, want = (found[key].movedim(1, 2) if key[0] in ("scores", "pattern") else found[key] for found in (one, two))
+        got, want = (
+            found[key].movedim(1, 2) if key[0] in ("scores", "pattern") else found[key] for found in (one, two)
+        )
         got, want = got[batch.valid], want[batch.valid]
         assert torch.equal(got == HIDDEN, want == HIDDEN), key
         assert near(got.nan_to_num(neginf=0.0), want.nan_to_num(neginf=0.0)), key
@@ -197,7 +223,7 @@ def test_the_embedding_of_a_bridged_bert_is_no_embedding(pair):
         record(pair("bert")[0], batch_for("bert"), ["embed"])
 
 
-@pytest.mark.parametrize("padding", [None, "right", "left"])
+@pytest.mark.parametrize("padding", [None, "left"])
 @pytest.mark.parametrize("empty", ["no-update", "self"])
 @pytest.mark.parametrize("name", BRIDGES)
 def test_rows_cut_whole_send_no_weight_to_the_future_and_none_is_nan(pair, name, empty, padding):
@@ -344,6 +370,65 @@ def test_a_users_hook_that_throws_an_edit_away_is_found_out(folders, hook):
         run(model, batch, [cut(edges(0, 0, source="first"))])
     bridge.reset_hooks()
     assert run(model, batch, [cut(edges(0, 0, source="first"))]).logits.isfinite().all()
+
+
+def test_a_users_hook_on_the_way_to_the_mlp_is_no_edit_of_the_stream(folders):
+    """What the MLP reads there is not what the stream keeps."""
+    bridge, _ = bridged("gpt2", folders("gpt2"))
+    model, batch = wrapped(bridge), batch_for("gpt2")
+    bridge.add_hook("blocks.0.hook_resid_mid", lambda x, hook: x * 2)
+    with torch.no_grad():
+        assert torch.equal(run(model, batch).logits, bridge(batch.tokens))
+    found = record(model, batch, ["resid_pre", "attn_out", "resid_mid"])
+    assert near(found["resid_mid", 0], found["resid_pre", 0] + found["attn_out", 0])
+    with pytest.raises(InertIntervention, match="another hook there"):
+        run(model, batch, [zero(Stream(layer=0, pos="some", part="attn_out")),
+                           scale(Stream(layer=0, pos="some", part="resid_mid"), by=3.0)])  # fmt: skip
+    run(model, batch, [scale(Stream(layer=1, pos="some", part="resid_mid"), by=3.0)])
+
+
+@pytest.mark.parametrize("padding", ["right", "left"])
+def test_a_bridge_that_counts_tokens_is_handed_padding_as_tokens(folders, padding):
+    bridge, twin = bridged("roberta", folders("roberta"))
+    batch = batch_for("roberta", n=3, padding=padding)
+    change = [cut(edges(0, 1, source="first"))]
+    one, two = run(wrapped(bridge), batch, change).logits, run(wrap(twin), batch, change).logits
+    assert near(one[batch.valid], two[batch.valid])
+
+
+@pytest.mark.parametrize("kind", ["use_split_qkv_input", "use_hook_mlp_in"])
+def test_switches_of_a_bridge_thrown_later_change_no_answer(folders, kind):
+    bridge, twin = bridged("gpt2", folders("gpt2"))
+    model, twin, batch = wrapped(bridge), wrap(twin), batch_for("gpt2")
+    getattr(bridge, f"set_{kind}")(True)
+    for one in (cut(edges(0, 0, source="first")), zero(Stream(layer=0, pos="some", part="resid_mid"))):
+        assert near(run(model, batch, [one]).logits, run(twin, batch, [one]).logits)
+
+
+@pytest.mark.parametrize("site", ["resid_mid", "attn_out", "scores", "pattern", "z"])
+def test_gradients_at_the_sites_of_a_bridge_are_those_of_its_twin(pair, site):
+    def said(logits, batch):
+        return logits[:, -1, 3]
+
+    found = [record(model, batch_for("gpt2"), [(site, 0)], gradients_of=said) for model in pair("gpt2")]
+    one, two = (each.gradients[site, 0] for each in found)
+    assert near(one, two) and float(two.abs().max()) > 0
+
+
+def test_a_bfloat16_bridge_has_the_sites_of_the_others(folders):
+    bridge, _ = bridged("gpt2", folders("gpt2"), dtype=torch.bfloat16)
+    model = wrapped(bridge)
+    assert set(model.absent) == {"result"}
+    found = record(model, batch_for("gpt2"), ["pattern"], [cut(edges(0, 0, source="first"))])
+    assert bool((found["pattern", 0][:, 0, -1, 0] == 0).all())
+
+
+def test_a_bridge_that_reads_pictures_is_refused(folders):
+    from workbench import Unsupported
+
+    bridge, _ = bridged("vit", folders("vit"))
+    with pytest.raises(Unsupported, match="pixel_values"):
+        wrapped(bridge)
 
 
 def test_wrapping_a_wrapped_bridge_gives_it_back(pair):

@@ -11,8 +11,24 @@ from torch import nn
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.HookedRootModule import HookedRootModule
 
-from workbench import Batch, Edges, EmptyRow, Heads, InertIntervention, Unsupported, custom, cut, keep_only, probe
-from workbench import record, run, scale, uniform, wrap, zero
+from workbench import (
+    Batch,
+    Edges,
+    EmptyRow,
+    Heads,
+    InertIntervention,
+    Unsupported,
+    custom,
+    cut,
+    keep_only,
+    probe,
+    record,
+    run,
+    scale,
+    uniform,
+    wrap,
+    zero,
+)
 from workbench.rows import HIDDEN
 
 WIDTH, HEADS, D_HEAD, D_MLP, LENGTH = 12, 2, 5, 12, 5
@@ -124,7 +140,8 @@ class Block(nn.Module):
         if odd == "resid_mid is not the sum":
             self.hook_resid_mid(x + 2 * attention)
         elif odd == "resid_mid on the way to the MLP":
-            return self.through("resid_post", middle + self.through("mlp_out", self.mlp(self.ln2(self.hook_resid_mid(middle)))))
+            told = self.through("mlp_out", self.mlp(self.ln2(self.hook_resid_mid(middle))))
+            return self.through("resid_post", middle + told)
         else:
             middle = self.through("resid_mid", middle)
         if odd == "resid_pre is normed":
@@ -166,7 +183,9 @@ def batch_of(n=3, seed=0, length=LENGTH):
 
 def plain_logits(model, tokens, edit=lambda name, layer, x: x, empty=None):
     """The right model's logits, without hooks; `edit` changes each named tensor on its way."""
-    x = edit("embed", None, model.embed(tokens)) + edit("pos_embed", None, model.pos.weight[: tokens.shape[1]].expand(*tokens.shape, -1))
+    x = edit("embed", None, model.embed(tokens)) + edit(
+        "pos_embed", None, model.pos.weight[: tokens.shape[1]].expand(*tokens.shape, -1)
+    )
     hidden = torch.ones(tokens.shape[1], tokens.shape[1]).triu(1).bool()
     for layer, block in enumerate(model.blocks):
         a = block.attn
@@ -177,12 +196,18 @@ def plain_logits(model, tokens, edit=lambda name, layer, x: x, empty=None):
         scores = torch.stack([q[:, :, i] @ k[:, :, i].mT for i in range(HEADS)], 1) / math.sqrt(D_HEAD)
         scores = edit("scores", layer, scores.masked_fill(hidden, HIDDEN))
         gone = (scores == HIDDEN).all(-1)
-        pattern = edit("pattern", layer, scores.masked_fill(gone[..., None], 0.0).softmax(-1).masked_fill(gone[..., None], 0.0))
+        pattern = edit(
+            "pattern", layer, scores.masked_fill(gone[..., None], 0.0).softmax(-1).masked_fill(gone[..., None], 0.0)
+        )
         z = edit("z", layer, torch.stack([pattern[:, i] @ v[:, :, i] for i in range(HEADS)], 2))
         result = edit("result", layer, torch.stack([z[:, :, i] @ a.W_O[i] for i in range(HEADS)], 2))
         out = result.sum(2) + torch.where(gone.all(1)[..., None], 0.0, a.b_O)
         middle = edit("resid_mid", layer, x + edit("attn_out", layer, out))
-        post = edit("mlp_post", layer, nn.functional.gelu(edit("mlp_pre", layer, block.ln2(middle) @ block.mlp.W_in + block.mlp.b_in)))
+        post = edit(
+            "mlp_post",
+            layer,
+            nn.functional.gelu(edit("mlp_pre", layer, block.ln2(middle) @ block.mlp.W_in + block.mlp.b_in)),
+        )
         x = edit("resid_post", layer, middle + edit("mlp_out", layer, post @ block.mlp.W_out + block.mlp.b_out))
     return model.unembed(model.norm(x))
 
@@ -263,9 +288,11 @@ def by_hand(kind, batch, head, x):
                 for source in range(dest + 1):
                     chosen = dest == last and bool(some[example, source])
                     place = (example, one, dest, source)
-                    if kind == "cut one" and dest == last and source == 0:
-                        x[place] = HIDDEN
-                    elif kind == "cut all" or (kind == "cut rows" and some[example, dest]):
+                    if (
+                        (kind == "cut one" and dest == last and source == 0)
+                        or kind == "cut all"
+                        or (kind == "cut rows" and some[example, dest])
+                    ):
                         x[place] = HIDDEN
                     elif kind == "scale" and chosen:
                         x[place] += math.log(3.0)
@@ -384,7 +411,7 @@ def test_an_edit_at_a_hook_that_the_stream_goes_past_is_made_in_the_stream(layer
 def test_layers_named_in_another_order_than_they_run_in_have_no_sites():
     wrapped = wrap(ByHand("layers swapped"))
     for name in ("pattern", "scores", "z", "resid_pre", "mlp_post"):
-        with pytest.raises(KeyError, match="Its hook fires (after|before)"):
+        with pytest.raises(KeyError, match=r"Its hook fires (after|before)"):
             record(wrapped, batch_of(), [(name, 0)])
 
 
@@ -392,7 +419,11 @@ def test_layers_named_in_another_order_than_they_run_in_have_no_sites():
                                           ("sandwich", {})])  # fmt: skip
 def test_other_kinds_of_blocks_keep_what_they_have(odd, cfg):
     wrapped = wrap(ByHand(odd, **cfg))
-    gone = {"parallel": {"resid_mid"}, "attn_only": {"mlp_pre", "mlp_post", "mlp_out"}, "sandwich": {"mlp_post", "mlp_pre"}}
+    gone = {
+        "parallel": {"resid_mid"},
+        "attn_only": {"mlp_pre", "mlp_post", "mlp_out"},
+        "sandwich": {"mlp_post", "mlp_pre"},
+    }
     assert set(wrapped.absent) == gone[odd]
     assert {one.status for one in probe(wrapped) if one.site not in gone[odd]} == {"live"}
     if odd == "parallel":
@@ -411,7 +442,8 @@ def test_a_finite_mask_makes_no_source_visible(odd):
 @pytest.mark.parametrize(
     ("cfg", "said"),
     [({"n_layers": 1}, "n_layers = 1, and has hooks of layers 0, 1"), ({"n_layers": 3}, "n_layers = 3"),
-     ({"n_layers": None}, "no cfg.n_layers"), ({"n_heads": None}, "no cfg.n_heads"), ({"d_vocab": "x"}, "no cfg.d_vocab")],
+     ({"n_layers": None}, "no cfg.n_layers"), ({"n_heads": None}, "no cfg.n_heads"),
+     ({"d_vocab": "x"}, "no cfg.d_vocab")],
 )  # fmt: skip
 def test_a_configuration_that_hooks_contradict_is_refused(cfg, said):
     with pytest.raises(Unsupported, match=said):
@@ -421,7 +453,7 @@ def test_a_configuration_that_hooks_contradict_is_refused(cfg, said):
 def test_a_model_without_a_configuration_is_refused():
     model = ByHand()
     del model.cfg
-    with pytest.raises(Unsupported, match="no cfg.n_layers"):
+    with pytest.raises(Unsupported, match=r"no cfg\.n_layers"):
         wrap(model)
 
 
@@ -493,7 +525,8 @@ class Discards(HookPoint):
         return x
 
 
-@pytest.mark.parametrize(("hook", "name"), [("attn.hook_z", "z"), ("attn.hook_pattern", "pattern"), ("attn.hook_v", "v"),
+@pytest.mark.parametrize(("hook", "name"), [("attn.hook_z", "z"), ("attn.hook_pattern", "pattern"),
+                                            ("attn.hook_v", "v"),
                                             ("hook_attn_out", "attn_out")])  # fmt: skip
 def test_a_site_whose_edits_the_model_says_it_discards_is_left_out(hook, name):
     model = ByHand()

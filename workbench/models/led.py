@@ -40,7 +40,7 @@ class Led:
     empty: dict[int | None, Tensor] = field(default_factory=dict)
     hidden: dict[int | None, Tensor] = field(default_factory=dict)
     stream: dict[int | None, Tensor] = field(default_factory=dict)
-    asked: dict[int | None, Tensor] = field(default_factory=dict)
+    asked: dict[int | None, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -97,9 +97,10 @@ class Led:
             return
         self.fired[SITES["scores"].hook_name(layer)] = 0
         yield self._module("scores", layer), lambda raw: self._scores(layer, raw)
-        yield self._module("pattern", layer), lambda raw: raw.masked_fill(self.empty[layer][..., None], 0.0)
+        if self._point("pattern", layer) is not None:
+            yield self._module("pattern", layer), lambda raw: self._weights(layer, raw)
         if self._point("attn_out", layer) is not None:
-            yield self._module("attn_out", layer), lambda raw: _silenced(raw, self._emptied(layer).all(1))
+            yield self._module("attn_out", layer), lambda raw: self._output(layer, raw)
 
     def _scores(self, layer: int | None, raw: Tensor) -> Tensor:
         point = self._count("scores", layer)
@@ -111,6 +112,13 @@ class Led:
         if not after.requires_grad and torch.equal(after, before):
             return raw
         return torch.where(self.empty[layer][..., None], raw, after)
+
+    def _weights(self, layer: int | None, raw: Tensor) -> Tensor:
+        empty = self.empty.get(layer)
+        return raw if empty is None or not bool(empty.any()) else raw.masked_fill(empty[..., None], 0.0)
+
+    def _output(self, layer: int | None, raw: Tensor) -> Tensor:
+        return raw if layer not in self.empty else _silenced(raw, self._emptied(layer).all(1))
 
     def _emptied(self, layer: int | None) -> Tensor:
         """Rows [batch head dest] of which an edit left no source."""
@@ -126,16 +134,21 @@ class Led:
         def added(raw: Tensor) -> Tensor:
             before = self.stream.pop(layer)
             middle = before + raw
-            self.asked[layer] = out = self._count("resid_mid", layer)(middle.clone())
+            out = self._count("resid_mid", layer)(middle.clone())
+            self.asked[layer] = out, torch.maximum(before.detach().abs(), out.detach().abs())
             if torch.equal(out, middle):
+                del self.asked[layer]
                 # An unchanged stream keeps every bit, though its gradient flows through the hook.
                 return raw + (out - middle) if out.requires_grad else raw
             return out - before
 
         def arrives(raw: Tensor) -> None:
-            asked = self.asked.pop(layer)
-            if not agree(raw, asked, asked.abs() + raw.abs()):
-                raise InertIntervention(f"resid_mid of layer {layer}: the MLP reads another stream than was asked for")
+            asked, size = self.asked.pop(layer, (raw, raw))
+            if not agree(raw, asked, size):
+                raise InertIntervention(
+                    f"resid_mid of layer {layer}: the MLP reads another stream than was asked for; another hook there "
+                    "changes what the MLP reads, and not the stream. Remove it"
+                )
 
         yield self._module("resid_pre", layer), enters
         yield self._module("attn_out", layer), added
