@@ -1,6 +1,7 @@
 """The script that plants faults: it finds them, tells one that no test finds, and leaves its copy as it was."""
 
 import pytest
+
 from tests.mutants import FAULTS, Fault, copied, found, main
 
 QUICK = ("a cut that does nothing", "an off-by-one layer", "a swapped dest and source")

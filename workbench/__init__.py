@@ -66,8 +66,8 @@ PUBLIC = {
     "Examples": "examples",
     "read_study": "study_file",
     "study_text": "study_file",
-    "joined": "executors",
-    "run_study": "executors",
+    "joined": "studies",
+    "run_study": "studies",
 }
 """Each public name and the module of this package that defines it. Metrics stay in `workbench.metrics`."""
 

@@ -1,238 +1,226 @@
-"""Where studies run: this process, one block (a trained model × its conditions) after the other."""
+"""Where the cells of a study are measured: in this process, in a pool of processes, on a Ray cluster."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
-import pandas as pd
 import torch
-from tqdm import tqdm
 
-from workbench.batch import Batch
-from workbench.checkpoints import Trained
+from workbench.checkpoints import Trained, load
 from workbench.devices import one_thread
-from workbench.interventions import donor_names
-from workbench.locations import Edges
-from workbench.metrics import METRICS
-from workbench.nearest import nearest
-from workbench.patterns import derive, edge_weights
-from workbench.running import MissingExamples, absent, run
-from workbench.schema import check
-from workbench.study import Study
-from workbench.task import Task
+from workbench.measuring import Cell, Shared, measure
+from workbench.workers import context, script_left_alone
 
-NOTES = ["model", "model_seed", "condition", "note"]
+Kind = Literal["local", "pool", "ray"]
+KINDS: tuple[Kind, ...] = ("local", "pool", "ray")
+RETRIES = 3
+"""How often a block is begun again whose worker died."""
 
 
-def run_study(
-    study: Study, task: Task, models: Mapping[str, Sequence[Trained]], *, progress: bool = True
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The results frame of a study, and its notes (model, model_seed, condition, note).
+@dataclass(frozen=True, eq=False)
+class Order:
+    """A block to be measured: a model under some conditions."""
 
-    models: label → trained models, each with a model seed of its own, or wrapped ones, numbered in order. Every
-    condition of a model sees the same examples. A condition that cannot run raises the error of `run` with the
-    condition's and the task's name before it; an example without any edge of a weight counts as missing, as one that a
-    condition cannot act on does. Raises KeyError for an unknown metric or donor, ValueError where there is no model.
+    label: str
+    trained: Trained
+    conditions: Sequence[str]
+
+    @property
+    def where(self) -> Path | Trained:
+        """What a worker gets the model from: its checkpoint, or itself."""
+        on_disk = (self.trained.folder / "model.json").is_file() and self.trained.folder != Path()
+        return self.trained.folder.resolve() if on_disk else self.trained
+
+
+Measured = Callable[[Order, dict[str, Cell]], Any]
+Begin = Callable[[Order, bool], Sequence[str] | None]
+"""(order, whether to wait for others) → the conditions still to be measured; None where another process does it now."""
+
+
+def execute_orders(
+    kind: str,
+    common: Shared,
+    orders: Sequence[Order],
+    begin: Begin,
+    measured: Measured,
+    *,
+    processes: int | None = None,
+    address: str | None = None,
+) -> None:
+    """Measures every order and hands over its cells as they are done.
+
+    kind: "local", one after the other; "pool", in `processes` worker processes; "ray", on the cluster at `address` (one
+    is started here without one). An order that another process has in hand is left for the end. Raises ValueError for
+    another kind, RuntimeError for a worker that died again and again, and what measuring raises.
     """
-    unknown = [name for name in study.metrics if name not in METRICS]
-    if unknown:
-        raise KeyError(f"no metric {unknown[0]!r}. {nearest(unknown[0], list(METRICS))}")
-    for condition, interventions in study.conditions.items():
-        if undeclared := sorted(donor_names(interventions) - set(study.donors)):
-            say = f"no donor {undeclared[0]!r} is declared in the study. {nearest(undeclared[0], sorted(study.donors))}"
-            raise _named(KeyError(say), f"condition {condition!r}", task)
-    models = _trained(models)
-    batch = task.sample(study.n, study.data_seed)
-    donors = {name: _donor(study, task, batch, name) for name in study.donors}
-    blocks, notes = [], []
-    total = sum(len(trained) for trained in models.values()) * len(study.conditions)
-    with one_thread(), tqdm(total=total, desc="measuring", unit="cell", disable=None if progress else True) as bar:
-        for label, trained in models.items():
-            for one in trained:
-                block, said = _block(study, task, one, batch, donors, bar.update)
-                blocks.append(block.assign(model=label, model_seed=one.seed))
-                notes += [(label, one.seed, condition, note) for condition, note in said]
-                if elsewhere := _trained_elsewhere(one, task):
-                    notes.append((label, one.seed, "every", elsewhere))
-    frame = _frame(blocks, list(models), list(study.conditions))
-    frame.attrs["examples"] = batch.digest()
-    frame.attrs["dtypes"] = {label: sorted({_dtype(one.model) for one in several}) for label, several in models.items()}
-    return frame, pd.DataFrame(notes, columns=NOTES)
+    if kind not in KINDS:
+        raise ValueError(f"no executor {kind!r}; there are: {', '.join(KINDS)}")
+    if kind == "local":
+        _locally(common, orders, begin, measured)
+        return
+    with _pool(common, processes) if kind == "pool" else _ray(common, address) as submit:
+        _dispatch(orders, begin, measured, submit, processes or os.cpu_count() or 1)
 
 
-def _trained(models: Mapping[str, Sequence[Any]]) -> dict[str, list[Trained]]:
-    """The models as trained ones, a bare model numbered by its place; checked."""
-    if not isinstance(models, Mapping) or not all(isinstance(several, Sequence) for several in models.values()):
-        raise TypeError("models come as lists by label, as {'two layers': [trained, ...]}, also when there is one")
-    known = {label: [_numbered(i, one) for i, one in enumerate(several)] for label, several in models.items()}
-    _check_models(known)
-    return known
+def _locally(common: Shared, orders: Sequence[Order], begin: Begin, measured: Measured) -> None:
+    with one_thread():
+        for waiting in (False, True):
+            left = []
+            for order in orders:
+                todo = begin(order, waiting)
+                if todo is None:
+                    left.append(order)
+                else:
+                    measured(order, measure(common, order.trained.model, todo) if todo else {})
+            orders = left
 
 
-def _numbered(number: int, one: Any) -> Any:
-    if not all(hasattr(one, name) for name in ("parts", "sees", "logits")):
-        return one
-    digest = hashlib.sha256()
-    for name, value in one.state_dict().items():
-        digest.update(name.encode() + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return Trained(one, number, Path(), [], {"weights_sha256": digest.hexdigest()})
+Submit = Callable[[Order, Sequence[str]], Any]
 
 
-def _check_models(models: Mapping[str, Sequence[Trained]]) -> None:
-    if not any(models.values()):
-        raise ValueError(f"no trained models to study: {dict(models)}; give at least one under some label")
-    for label, several in models.items():
-        if wrong := [one for one in several if not isinstance(one, Trained)]:
-            raise TypeError(f"{label!r} holds a {type(wrong[0]).__name__}; give what `train`, `load` and `wrap` return")
-        for what, values in {
-            "model seed": [one.seed for one in several],
-            "weights": [one.about["weights_sha256"] for one in several if "weights_sha256" in one.about],
-        }.items():
-            if len(set(values)) < len(values):
-                raise ValueError(f"two models under {label!r} have the same {what}; each trained model counts once")
+def _dispatch(orders: Sequence[Order], begin: Begin, measured: Measured, submit: Submit, most: int) -> None:
+    """Keeps as many orders in hand as there are workers; an order of which a worker died is begun again."""
+    queue: list[Order] = list(orders)
+    later: list[Order] = []
+    running: dict[Any, tuple[Order, Sequence[str], int]] = {}
+    while queue or later or running:
+        while queue and len(running) < most:
+            order = queue.pop(0)
+            todo = begin(order, False)
+            if todo is None:
+                later.append(order)
+            elif not todo:
+                measured(order, {})
+            else:
+                running[submit(order, todo)] = (order, todo, 0)
+        if not running:
+            for order in later:
+                todo = begin(order, True)
+                assert todo is not None
+                if todo:
+                    running[submit(order, todo)] = (order, todo, 0)
+                else:
+                    measured(order, {})
+                break
+            later = later[1:]
+            continue
+        for handle in _finished(list(running)):
+            order, todo, tried = running.pop(handle)
+            try:
+                cells = _result(handle)
+            except WorkerDied as error:
+                if tried >= RETRIES:
+                    raise RuntimeError(f"the worker of {order.label!r} died {tried + 1} times: {error}") from error
+                running[submit(order, todo)] = (order, todo, tried + 1)
+                continue
+            measured(order, cells)
 
 
-def _trained_elsewhere(trained: Trained, task: Task) -> str | None:
-    """A note where a model was trained on another task than it is studied on."""
-    known = trained.about.get("definition", {}).get("task")
-    if known is None:
-        return None
-    if (known.get("name"), known.get("arguments")) == (task.name, task.model_dump()):
-        return None
-    return f"trained on task {known.get('name')!r} with {known.get('arguments')}, studied on another"
+class WorkerDied(RuntimeError):
+    """A worker ended before its block was measured."""
 
 
-def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Several results frames as one, categories in the order in which they first appear.
+def _finished(handles: list[Any]) -> Iterable[Any]:
+    if isinstance(handles[0], Future):
+        return wait(handles, return_when=FIRST_COMPLETED).done
+    import ray
 
-    Raises ValueError where one trained model was measured on other examples in one frame than in another: they would
-    be paired though they are not the same.
-    """
-    examples: dict[tuple[str, int], str] = {}
-    for frame in frames:
-        for model, seed in frame[["model", "model_seed"]].drop_duplicates().itertuples(index=False):
-            drawn = frame.attrs.get("examples", "unknown")
-            if examples.setdefault((model, seed), drawn) != drawn:
-                raise ValueError(
-                    f"{model!r}, model seed {seed}, was measured on other examples in one frame than in another; "
-                    "join studies of one task, n and data seed"
-                )
-    labels = {
-        name: list(dict.fromkeys(c for f in frames for c in f[name].cat.categories))
-        for name in ("model", "condition", "skipped")
-    }
-    out = pd.concat([f.astype({name: object for name in labels}) for f in frames], ignore_index=True)
-    return out.astype({name: _labels(known) for name, known in labels.items()})
+    return ray.wait(handles, num_returns=1)[0]
 
 
-def _labels(known: Sequence[str]) -> pd.CategoricalDtype:
-    """A category of text even where there is none yet: Parquet forgets a category of nothing in particular."""
-    return pd.CategoricalDtype(pd.Index(known, dtype="str"))
+def _result(handle: Any) -> dict[str, Cell]:
+    if isinstance(handle, Future):
+        try:
+            return handle.result()
+        except BrokenProcessPool as error:
+            raise WorkerDied(str(error)) from error
+    import ray
 
-
-def _dtype(model: Any) -> str:
-    return str(next(model.parameters()).dtype).removeprefix("torch.")
-
-
-def _donor(study: Study, task: Task, batch: Batch, name: str) -> Batch:
-    spec = study.donors[name]
-    drawn = batch if spec.data_seed is None else task.sample(study.n, spec.data_seed)
-    return drawn if spec.corrupt_seed is None else task.corrupt(drawn, spec.corrupt_seed)
-
-
-def _block(
-    study: Study, task: Task, trained: Trained, batch: Batch, donors: Mapping[str, Batch], tick: Any
-) -> tuple[pd.DataFrame, list[tuple[str, str]]]:
-    """One trained model under every condition."""
-    model = trained.model
     try:
-        batch = derive(model, batch, study.derived, on_missing=study.on_missing)
-    except (KeyError, ValueError) as error:
-        raise _named(error, "derived relations", task) from error
-    skipped = _missing(study, task, model, batch)
-    keep = torch.tensor([i for i in range(len(batch)) if i not in skipped], dtype=torch.long)
-    if not len(keep):
-        raise MissingExamples(f"task {task.name!r}: no example is left; first: {next(iter(skipped.values()))}")
-    notes: list[tuple[str, str]] = []
-    parts = []
-    for condition, interventions in study.conditions.items():
-        try:
-            named = {name: donors[name] for name in donor_names(interventions)}
-            out = run(model, batch, interventions, donors=named, positions="read", left_out=skipped)
-        except (KeyError, ValueError, RuntimeError) as error:
-            raise _named(error, f"condition {condition!r}", task) from error
-        values = {name: METRICS[name](out.logits, out.batch).cpu().numpy() for name in study.metrics}
-        if not interventions and study.weights:
-            values |= {
-                name: weight.cpu().numpy()
-                for name, weight in edge_weights(model, batch.select(keep), study.weights).items()
-            }
-        parts.append(_rows(condition, values, keep.numpy(), skipped, len(batch)))
-        notes += [(condition, note) for note in out.notes]
-        tick(1)
-    return pd.concat(parts, ignore_index=True), notes
+        return ray.get(handle)
+    except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.ObjectLostError) as error:
+        raise WorkerDied(str(error).splitlines()[0]) from error
+    except ray.exceptions.RayTaskError as error:
+        raise error.as_instanceof_cause() from None
 
 
-def _missing(study: Study, task: Task, model: Any, batch: Batch) -> dict[int, str]:
-    """Examples in which some condition has nothing to act on, or a weight no edge: example → the first reason."""
-    out: dict[int, str] = {}
-    for where, find in _needs(study, model, batch):
-        try:
-            found = find()
-        except (KeyError, ValueError) as error:
-            raise _named(error, where, task) from error
-        if found and study.on_missing == "raise":
-            example, reason = next(iter(found.items()))
-            say = (
-                f"{reason} in example {example} ({len(found)} of {len(batch)} examples are missing something); say "
-                "on_missing='skip' in the study to drop them from every condition and count them"
-            )
-            raise _named(MissingExamples(say), where, task)
-        out |= {example: reason for example, reason in found.items() if example not in out}
-    return out
+# Worker processes
+
+_common: Shared | None = None
 
 
-def _needs(study: Study, model: Any, batch: Batch) -> Iterator[tuple[str, Callable[[], dict[int, str]]]]:
-    """What of the study needs something in each example, and a function that finds those without: example → reason."""
-    for condition, interventions in study.conditions.items():
-        yield f"condition {condition!r}", partial(absent, model, batch, interventions)
-    for name, edges in study.weights.items():
-        yield f"weight {name!r}", partial(_unweighed, model, batch, name, edges)
+def _start(pickled: bytes) -> None:
+    global _common
+    torch.set_num_threads(1)
+    _common = pickle.loads(pickled)
 
 
-def _unweighed(model: Any, batch: Batch, name: str, edges: Edges) -> dict[int, str]:
-    mask = batch.edges(edges.dest, edges.source, edges.in_model) & model.sees(batch, edges.in_model, edges.layer)
-    none = (~mask.flatten(1).any(1)).nonzero().flatten().tolist()
-    return dict.fromkeys(none, f"weight {name!r}: no visible edge {edges}")
+def _work(where: Path | Trained, conditions: Sequence[str], common: Shared | None = None) -> dict[str, Cell]:
+    shared = _common if common is None else common
+    assert shared is not None
+    trained = load(where) if isinstance(where, Path) else where
+    return measure(shared, trained.model, conditions)
 
 
-def _named(error: Exception, where: str, task: Task) -> Exception:
-    return type(error)(f"{where} of task {task.name!r}: {error.args[0] if error.args else error}")
+@contextmanager
+def _pool(common: Shared, processes: int | None) -> Iterator[Submit]:
+    """A pool that is made again when one of its processes is killed."""
+    pickled, pools = pickle.dumps(common), []
+
+    def opened() -> ProcessPoolExecutor:
+        pool = ProcessPoolExecutor(processes or os.cpu_count(), context(), initializer=_start, initargs=(pickled,))
+        pools.append(pool)
+        return pool
+
+    def submit(order: Order, conditions: Sequence[str]) -> Future:
+        with script_left_alone(type(common.task).__module__):
+            try:
+                return pools[-1].submit(_work, order.where, conditions)
+            except BrokenProcessPool:
+                return opened().submit(_work, order.where, conditions)
+
+    others = set(multiprocessing.active_children())
+    opened()
+    try:
+        yield submit
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _rows(
-    condition: str, values: Mapping[str, np.ndarray], keep: np.ndarray, skipped: Mapping[int, str], n: int
-) -> pd.DataFrame:
-    columns: dict[str, Any] = {"condition": condition, "example": np.arange(n, dtype=np.int32)}
-    columns["skipped"] = [skipped.get(example) for example in range(n)] if skipped else None
-    for name, found in values.items():
-        spread = np.full(n, np.nan, dtype=np.float32)
-        spread[keep] = found
-        columns[name] = spread
-    return pd.DataFrame(columns)
+@contextmanager
+def _ray(common: Shared, address: str | None) -> Iterator[Submit]:
+    """Tasks on a cluster; what all of them need is put there once, and results come back through its object store."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise RuntimeError("the executor 'ray' needs Ray: pip install 'attention-workbench[ray]'") from error
+    begun = not ray.is_initialized()
+    if begun:
+        ray.init(address=address, include_dashboard=False, log_to_driver=False)
+    there = ray.put(common)
+    task = ray.remote(num_cpus=1, max_retries=RETRIES)(_on_a_node)
+    try:
+        yield lambda order, conditions: task.remote(order.trained, list(conditions), there)
+    finally:
+        if begun:
+            ray.shutdown()
 
 
-def _frame(blocks: Sequence[pd.DataFrame], models: Sequence[str], conditions: Sequence[str]) -> pd.DataFrame:
-    frame = pd.concat(blocks, ignore_index=True)
-    reasons = sorted({reason for reason in frame["skipped"] if isinstance(reason, str)})
-    labels = {"model": _labels(models), "condition": _labels(conditions), "skipped": _labels(reasons)}
-    frame = frame.astype(labels | {"model_seed": np.int64})
-    keys = ["model", "model_seed", "condition", "example", "skipped"]
-    frame = frame[[*keys, *(name for name in frame.columns if name not in keys)]]
-    check(frame)
-    return frame
+def _on_a_node(trained: Trained, conditions: Sequence[str], common: Shared) -> dict[str, Cell]:
+    torch.set_num_threads(1)
+    return measure(common, trained.model, conditions)

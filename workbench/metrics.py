@@ -13,6 +13,9 @@ from torch import Tensor
 from workbench.batch import UNREAD, Batch
 from workbench.rows import exact
 
+MEANING = 1
+"""Raised by hand where a metric of the same name comes to mean another number."""
+
 
 def accuracy(logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, "batch"]:
     """1 where the largest logit is the label's, else 0; ties are wrong. Unit: fraction of the example's read

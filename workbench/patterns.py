@@ -20,6 +20,9 @@ from workbench.roles import Control, TopSource, control_relation, top_relation
 from workbench.running import record
 from workbench.sites import in_part
 
+MEANING = 1
+"""Raised by hand where the same derived relation or weight comes to mean another number."""
+
 
 def derive(
     model: Any,

@@ -22,6 +22,9 @@ from workbench.preparation import check_places, resolve
 from workbench.resolution import hidden_edges, missing, reaches
 from workbench.sites import CROSS, in_part, site, split
 
+MEANING = 1
+"""Raised by hand where the same interventions come to mean other logits."""
+
 __all__ = ["EmptyRow", "InertIntervention", "MissingExamples", "Recording", "Run", "absent", "record", "run"]
 
 OnMissing = Literal["raise", "skip"]

@@ -9,13 +9,13 @@ import os
 import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 BLOCKS, DAMAGED, INDEX = "blocks", "damaged", "index.sqlite"
 CELL = "cell"
@@ -48,9 +48,20 @@ class Store:
     @contextmanager
     def writing(self, name: str) -> Iterator[None]:
         """One process at a time under this name; a process that is killed lets go."""
-        (self.folder / "locks").mkdir(exist_ok=True)
-        with FileLock(self.folder / "locks" / f"{hashlib.sha256(name.encode()).hexdigest()[:20]}.lock"):
+        with self._lock(name):
             yield
+
+    def _lock(self, name: str) -> FileLock:
+        (self.folder / "locks").mkdir(exist_ok=True)
+        return FileLock(self.folder / "locks" / f"{hashlib.sha256(name.encode()).hexdigest()[:20]}.lock")
+
+    def lock(self, stack: ExitStack, name: str, waiting: bool) -> bool:
+        """Enters `writing(name)` into the stack; False, at once, where another has it and `waiting` is not said."""
+        try:
+            stack.enter_context(self._lock(name).acquire(blocking=waiting))
+        except Timeout:
+            return False
+        return True
 
     def add(self, cells: Mapping[str, pd.DataFrame], about: Mapping[str, Mapping[str, Any]]) -> str:
         """Writes a block of cells, key → rows, with what defines each; gives its name.
@@ -91,6 +102,22 @@ class Store:
                 parts = dict(tuple(rows[rows[CELL].isin(wanted)].groupby(CELL, observed=True, sort=False)))
                 found |= {key: parts[key].drop(columns=CELL).reset_index(drop=True) for key in wanted if key in parts}
         return {key: found[key] for key in keys if key in found}
+
+    def about(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """What each of these cells is, as it was added; those that are not here are left out."""
+        here = self._where(keys)
+        with self._index() as index:
+            rows = [
+                (key, index.execute("SELECT said FROM cells WHERE cell = ? AND block = ?", (key, block)).fetchone())
+                for key, block in here.items()
+            ]
+        return {key: json.loads(row[0]) for key, row in rows if row is not None}
+
+    def set_aside(self, keys: Sequence[str]) -> None:
+        """Moves the blocks of these cells aside, so that they are computed again."""
+        while here := self._where(keys):
+            for name in sorted(set(here.values())):
+                self._move_aside(name)
 
     def cells(self) -> pd.DataFrame:
         """Every cell that is here: its key, its block, the block's size in bytes, and what the cell is, as text."""
@@ -139,13 +166,17 @@ class Store:
         raw = path.read_bytes() if path.is_file() else b""
         if block is not None and hashlib.sha256(raw).hexdigest() == block.sha256:
             return pd.read_parquet(io.BytesIO(raw))
+        self._move_aside(name)
+        return None
+
+    def _move_aside(self, name: str) -> None:
+        path = self.blocks / f"{name}.parquet"
         (self.folder / DAMAGED).mkdir(exist_ok=True)
         for part in (path.with_suffix(".json"), path):
             if part.exists():
                 os.replace(part, self.folder / DAMAGED / part.name)
         with self._index() as index:
             _forget(index, name)
-        return None
 
     @contextmanager
     def _index(self) -> Iterator[sqlite3.Connection]:

@@ -44,11 +44,11 @@ def fit_in_processes(
 ) -> None:
     """Trains the jobs, begun in their order, and keeps each when it is done. Raises what training raises, and
     RuntimeError for a worker that died."""
-    context = _context()
-    steps = context.Queue()
+    made = context()
+    steps = made.Queue()
     others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(steps,)) as pool:
-        with _script_left_alone(type(task).__module__):
+    with ProcessPoolExecutor(workers, made, initializer=_start_worker, initargs=(steps,)) as pool:
+        with script_left_alone(type(task).__module__):
             running = {pool.submit(_work, task, recipe, job): job for job in jobs}
         pending = set(running)
         try:
@@ -69,18 +69,18 @@ def fit_in_processes(
             raise
 
 
-def _context() -> Any:
+def context() -> Any:
     """Worker processes are never forks of this one, whose threads a fork would lose; where it can be, their parent has
     loaded what they need."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["workbench.workers"])
-    return context
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload(["workbench.workers", "workbench.models.bridge", "workbench.measuring"])
+    return made
 
 
 @contextmanager
-def _script_left_alone(module: str) -> Iterator[None]:
+def script_left_alone(module: str) -> Iterator[None]:
     """Workers that start in here do not import the running script, unless it is the module they need."""
     main = sys.modules["__main__"]
     kept: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}

@@ -1,0 +1,132 @@
+"""One model under some conditions of a study: the values of every example, and what must be noted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from workbench.batch import Batch
+from workbench.interventions import donor_names
+from workbench.locations import Edges
+from workbench.metrics import METRICS
+from workbench.patterns import derive, edge_weights
+from workbench.running import MissingExamples, absent, run
+from workbench.study import Study
+from workbench.task import Task
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """What every model of a study is measured on: the study, its task, the examples and the donors."""
+
+    study: Study
+    task: Task
+    batch: Batch
+    donors: Mapping[str, Batch]
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A model under a condition: a row an example (example, skipped, metrics, weights), and notes."""
+
+    rows: pd.DataFrame
+    notes: tuple[str, ...]
+
+
+def shared(study: Study, task: Task) -> Shared:
+    """The study's examples and donors, drawn."""
+    batch = task.sample(study.n, study.data_seed)
+    return Shared(study, task, batch, {name: _donor(study, task, batch, name) for name in study.donors})
+
+
+def _donor(study: Study, task: Task, batch: Batch, name: str) -> Batch:
+    spec = study.donors[name]
+    drawn = batch if spec.data_seed is None else task.sample(study.n, spec.data_seed)
+    return drawn if spec.corrupt_seed is None else task.corrupt(drawn, spec.corrupt_seed)
+
+
+def measure(
+    common: Shared, model: Any, conditions: Sequence[str], tick: Callable[[int], Any] = lambda _: None
+) -> dict[str, Cell]:
+    """The cells of one model under these conditions; all examples that any condition of the study lacks are left out.
+
+    Raises what `run` raises, with the condition's and the task's name before it.
+    """
+    study, task = common.study, common.task
+    try:
+        batch = derive(model, common.batch, study.derived, on_missing=study.on_missing)
+    except (KeyError, ValueError) as error:
+        raise named(error, "derived relations", task) from error
+    skipped = _missing(study, task, model, batch)
+    keep = torch.tensor([i for i in range(len(batch)) if i not in skipped], dtype=torch.long)
+    if not len(keep):
+        raise MissingExamples(f"task {task.name!r}: no example is left; first: {next(iter(skipped.values()))}")
+    cells = {}
+    for condition in conditions:
+        interventions = study.conditions[condition]
+        try:
+            donors = {name: common.donors[name] for name in donor_names(interventions)}
+            out = run(model, batch, interventions, donors=donors, positions="read", left_out=skipped)
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise named(error, f"condition {condition!r}", task) from error
+        values = {name: METRICS[name](out.logits, out.batch).cpu().numpy() for name in study.metrics}
+        if not interventions and study.weights:
+            weighed = edge_weights(model, batch.select(keep), study.weights)
+            values |= {name: weight.cpu().numpy() for name, weight in weighed.items()}
+        cells[condition] = Cell(_rows(values, keep.numpy(), skipped, len(batch)), tuple(out.notes))
+        tick(1)
+    return cells
+
+
+def _missing(study: Study, task: Task, model: Any, batch: Batch) -> dict[int, str]:
+    """Examples in which some condition has nothing to act on, or a weight no edge: example → the first reason."""
+    out: dict[int, str] = {}
+    for where, find in _needs(study, model, batch):
+        try:
+            found = find()
+        except (KeyError, ValueError) as error:
+            raise named(error, where, task) from error
+        if found and study.on_missing == "raise":
+            example, reason = next(iter(found.items()))
+            say = (
+                f"{reason} in example {example} ({len(found)} of {len(batch)} examples are missing something); say "
+                "on_missing='skip' in the study to drop them from every condition and count them"
+            )
+            raise named(MissingExamples(say), where, task)
+        out |= {example: reason for example, reason in found.items() if example not in out}
+    return out
+
+
+def _needs(study: Study, model: Any, batch: Batch) -> Iterator[tuple[str, Callable[[], dict[int, str]]]]:
+    """What of the study needs something in each example, and a function that finds those without: example → reason."""
+    for condition, interventions in study.conditions.items():
+        yield f"condition {condition!r}", partial(absent, model, batch, interventions)
+    for name, edges in study.weights.items():
+        yield f"weight {name!r}", partial(_unweighed, model, batch, name, edges)
+
+
+def _unweighed(model: Any, batch: Batch, name: str, edges: Edges) -> dict[int, str]:
+    mask = batch.edges(edges.dest, edges.source, edges.in_model) & model.sees(batch, edges.in_model, edges.layer)
+    none = (~mask.flatten(1).any(1)).nonzero().flatten().tolist()
+    return dict.fromkeys(none, f"weight {name!r}: no visible edge {edges}")
+
+
+def named(error: Exception, where: str, task: Task) -> Exception:
+    """The error with the place in the study before its words."""
+    return type(error)(f"{where} of task {task.name!r}: {error.args[0] if error.args else error}")
+
+
+def _rows(values: Mapping[str, np.ndarray], keep: np.ndarray, skipped: Mapping[int, str], n: int) -> pd.DataFrame:
+    columns: dict[str, Any] = {"example": np.arange(n, dtype=np.int32)}
+    columns["skipped"] = pd.array([skipped.get(example) for example in range(n)], dtype="str")
+    for name, found in values.items():
+        spread = np.full(n, np.nan, dtype=np.float32)
+        spread[keep] = found
+        columns[name] = spread
+    return pd.DataFrame(columns)

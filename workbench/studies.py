@@ -1,0 +1,255 @@
+"""Studies run: every cell measured once, kept in a store, and put together as the results frame."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from tqdm import tqdm
+
+from workbench import cells as cells_of
+from workbench.checkpoints import Trained
+from workbench.executors import Order, execute_orders
+from workbench.interventions import donor_names
+from workbench.measuring import Cell, Shared, named, shared
+from workbench.metrics import METRICS
+from workbench.nearest import nearest
+from workbench.schema import check
+from workbench.store import Store
+from workbench.study import Study
+from workbench.task import Task
+
+NOTES = ["model", "model_seed", "condition", "note"]
+
+
+def run_study(
+    study: Study,
+    task: Task,
+    models: Mapping[str, Sequence[Trained]],
+    *,
+    store: Store | Path | str | None = None,
+    executor: str = "local",
+    processes: int | None = None,
+    address: str | None = None,
+    progress: bool = True,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The results frame of a study, and its notes (model, model_seed, condition, note).
+
+    models: label → trained models, each with a model seed of its own, or wrapped ones, numbered in order. Every
+    condition of a model sees the same examples. A condition that cannot run raises the error of `run` with the
+    condition's and the task's name before it; an example without any edge of a weight counts as missing, as one that a
+    condition cannot act on does.
+    store: where cells are kept; those that are there are not measured again, and a study that was stopped goes on.
+    executor: "local", "pool" (in `processes` worker processes) or "ray" (on the cluster at `address`).
+
+    Raises KeyError for an unknown metric or donor, ValueError where there is no model.
+    """
+    _check(study, task)
+    known = _trained(models)
+    common = shared(study, task)
+    kept = store if isinstance(store, Store) or store is None else Store(store)
+    work = _Work(common, known, kept, progress)
+    with ExitStack() as open_things:
+        work.locks = open_things.enter_context(ExitStack())
+        work.bar = open_things.enter_context(
+            tqdm(total=work.n_cells, desc="measuring", unit="cell", disable=None if progress else True)
+        )
+        execute_orders(executor, common, work.orders(), work.begin, work.measured, processes=processes, address=address)
+    return work.frame()
+
+
+def _check(study: Study, task: Task) -> None:
+    unknown = [name for name in study.metrics if name not in METRICS]
+    if unknown:
+        raise KeyError(f"no metric {unknown[0]!r}. {nearest(unknown[0], list(METRICS))}")
+    for condition, interventions in study.conditions.items():
+        if undeclared := sorted(donor_names(interventions) - set(study.donors)):
+            say = f"no donor {undeclared[0]!r} is declared in the study. {nearest(undeclared[0], sorted(study.donors))}"
+            raise named(KeyError(say), f"condition {condition!r}", task)
+
+
+def _trained(models: Mapping[str, Sequence[Any]]) -> dict[str, list[Trained]]:
+    """The models as trained ones, a bare model numbered by its place; checked."""
+    if not isinstance(models, Mapping) or not all(isinstance(several, Sequence) for several in models.values()):
+        raise TypeError("models come as lists by label, as {'two layers': [trained, ...]}, also when there is one")
+    known = {label: [_numbered(i, one) for i, one in enumerate(several)] for label, several in models.items()}
+    _check_models(known)
+    return known
+
+
+def _numbered(number: int, one: Any) -> Any:
+    if not all(hasattr(one, name) for name in ("parts", "sees", "logits")):
+        return one
+    digest = hashlib.sha256()
+    for name, value in one.state_dict().items():
+        digest.update(name.encode() + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return Trained(one, number, Path(), [], {"weights_sha256": digest.hexdigest()})
+
+
+def _check_models(models: Mapping[str, Sequence[Trained]]) -> None:
+    if not any(models.values()):
+        raise ValueError(f"no trained models to study: {dict(models)}; give at least one under some label")
+    for label, several in models.items():
+        if wrong := [one for one in several if not isinstance(one, Trained)]:
+            raise TypeError(f"{label!r} holds a {type(wrong[0]).__name__}; give what `train`, `load` and `wrap` return")
+        for what, values in {
+            "model seed": [one.seed for one in several],
+            "weights": [one.about["weights_sha256"] for one in several if "weights_sha256" in one.about],
+        }.items():
+            if len(set(values)) < len(values):
+                raise ValueError(f"two models under {label!r} have the same {what}; each trained model counts once")
+
+
+class _Work:
+    """What is to be measured, what is done, and the locks on what is in hand."""
+
+    locks: ExitStack
+    bar: Any
+
+    def __init__(self, common: Shared, models: Mapping[str, list[Trained]], store: Store | None, progress: bool):
+        self.common, self.models, self.store = common, models, store
+        self.cells: dict[tuple[str, int, str], Cell] = {}
+        self.keys: dict[tuple[str, int], dict[str, str]] = {}
+        self.held: dict[int, ExitStack] = {}
+        self.n_cells = len(common.study.conditions) * sum(map(len, models.values()))
+
+    def orders(self) -> list[Order]:
+        """A block for each model and group of conditions."""
+        return [
+            Order(label, trained, group)
+            for label, several in self.models.items()
+            for trained in several
+            for group in cells_of.groups(self.common.study.conditions)
+        ]
+
+    def _keys(self, order: Order) -> dict[str, str]:
+        place = (order.label, order.trained.seed)
+        if place not in self.keys:
+            self.keys[place] = cells_of.keys(self.common, order.trained)
+        return {condition: self.keys[place][condition] for condition in order.conditions}
+
+    def begin(self, order: Order, waiting: bool) -> Sequence[str] | None:
+        """The conditions of an order that are still to be measured; None where another process has it in hand."""
+        if self.store is None:
+            return order.conditions
+        keys, lock = self._keys(order), ExitStack()
+        if not self.store.lock(lock, "".join(sorted(keys.values())), waiting):
+            return None
+        self.held[id(order)] = lock
+        self.locks.push(lock)
+        self._drop_outdated(order, keys)
+        found = self.store.read(list(keys.values()))
+        about = self.store.about(list(found))
+        for condition, key in keys.items():
+            if key in found:
+                self.cells[order.label, order.trained.seed, condition] = Cell(
+                    found[key], tuple(about[key].get("notes", ()))
+                )
+        return [condition for condition, key in keys.items() if key not in found]
+
+    def _drop_outdated(self, order: Order, keys: Mapping[str, str]) -> None:
+        """Cells of the same definition that were measured on other weights than these are measured again."""
+        assert self.store is not None
+        weights = order.trained.about.get("weights_sha256")
+        about = self.store.about(list(keys.values()))
+        if old := [key for key, said in about.items() if said.get("weights_sha256") != weights]:
+            self.store.set_aside(old)
+
+    def measured(self, order: Order, cells: dict[str, Cell]) -> None:
+        """Keeps the cells of an order, and lets others at it."""
+        for condition, cell in cells.items():
+            self.cells[order.label, order.trained.seed, condition] = cell
+        if self.store is not None:
+            if cells:
+                keys = self._keys(order)
+                said = {
+                    keys[condition]: {
+                        "task": self.common.task.name,
+                        "model": order.label,
+                        "model_seed": order.trained.seed,
+                        "condition": condition,
+                        "weights_sha256": order.trained.about.get("weights_sha256"),
+                        "notes": list(cell.notes),
+                    }
+                    for condition, cell in cells.items()
+                }
+                self.store.add({keys[condition]: cell.rows for condition, cell in cells.items()}, said)
+            self.held.pop(id(order)).close()
+        self.bar.update(len(order.conditions))
+
+    def frame(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The results frame and the notes, in the study's order whatever was done first."""
+        blocks, notes = [], []
+        for label, several in self.models.items():
+            for trained in several:
+                for condition in self.common.study.conditions:
+                    cell = self.cells[label, trained.seed, condition]
+                    blocks.append(cell.rows.assign(model=label, model_seed=trained.seed, condition=condition))
+                    notes += [(label, trained.seed, condition, note) for note in cell.notes]
+                if elsewhere := _trained_elsewhere(trained, self.common.task):
+                    notes.append((label, trained.seed, "every", elsewhere))
+        frame = _frame(blocks, list(self.models), list(self.common.study.conditions))
+        frame.attrs["examples"] = self.common.batch.digest()
+        frame.attrs["dtypes"] = {
+            label: sorted({_dtype(one.model) for one in several}) for label, several in self.models.items()
+        }
+        return frame, pd.DataFrame(notes, columns=NOTES)
+
+
+def _trained_elsewhere(trained: Trained, task: Task) -> str | None:
+    """A note where a model was trained on another task than it is studied on."""
+    known = trained.about.get("definition", {}).get("task")
+    if known is None:
+        return None
+    if (known.get("name"), known.get("arguments")) == (task.name, task.model_dump()):
+        return None
+    return f"trained on task {known.get('name')!r} with {known.get('arguments')}, studied on another"
+
+
+def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Several results frames as one, categories in the order in which they first appear.
+
+    Raises ValueError where one trained model was measured on other examples in one frame than in another: they would
+    be paired though they are not the same.
+    """
+    examples: dict[tuple[str, int], str] = {}
+    for frame in frames:
+        for model, seed in frame[["model", "model_seed"]].drop_duplicates().itertuples(index=False):
+            drawn = frame.attrs.get("examples", "unknown")
+            if examples.setdefault((model, seed), drawn) != drawn:
+                raise ValueError(
+                    f"{model!r}, model seed {seed}, was measured on other examples in one frame than in another; "
+                    "join studies of one task, n and data seed"
+                )
+    labels = {
+        name: list(dict.fromkeys(c for f in frames for c in f[name].cat.categories))
+        for name in ("model", "condition", "skipped")
+    }
+    out = pd.concat([f.astype({name: object for name in labels}) for f in frames], ignore_index=True)
+    return out.astype({name: _labels(known) for name, known in labels.items()})
+
+
+def _labels(known: Sequence[str]) -> pd.CategoricalDtype:
+    """A category of text even where there is none yet: Parquet forgets a category of nothing in particular."""
+    return pd.CategoricalDtype(pd.Index(known, dtype="str"))
+
+
+def _dtype(model: Any) -> str:
+    return str(next(model.parameters()).dtype).removeprefix("torch.")
+
+
+def _frame(blocks: Sequence[pd.DataFrame], models: Sequence[str], conditions: Sequence[str]) -> pd.DataFrame:
+    frame = pd.concat(blocks, ignore_index=True)
+    reasons = sorted({reason for reason in frame["skipped"] if isinstance(reason, str)})
+    labels = {"model": _labels(models), "condition": _labels(conditions), "skipped": _labels(reasons)}
+    frame = frame.astype(labels | {"model_seed": np.int64})
+    keys = ["model", "model_seed", "condition", "example", "skipped"]
+    frame = frame[[*keys, *(name for name in frame.columns if name not in keys)]]
+    check(frame)
+    return frame
