@@ -323,7 +323,7 @@ def test_a_donor_that_is_not_declared_is_refused():
 
 
 def test_a_donor_has_no_unknown_keys():
-    with pytest.raises(ValidationError, match="seed"):
+    with pytest.raises(TypeError, match="no field 'seed'"):
         Donor(seed=1)
 
 
@@ -422,7 +422,7 @@ def test_a_study_is_frozen():
     ],
 )
 def test_a_study_that_cannot_be_run_is_refused(changes, why):
-    with pytest.raises(ValidationError, match=why):
+    with pytest.raises(ValidationError if "metric" not in changes else TypeError, match=why):
         study(**changes)
 
 

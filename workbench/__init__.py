@@ -68,6 +68,9 @@ PUBLIC = {
     "study_text": "study_file",
     "joined": "studies",
     "run_study": "studies",
+    "run_declared": "studies",
+    "grid": "grids",
+    "Store": "store",
 }
 """Each public name and the module of this package that defines it. Metrics stay in `workbench.metrics`."""
 

@@ -21,7 +21,10 @@ def check_model(model: Any) -> None:
 def check_arguments(model: Any, batch: Batch, positions: str, on_missing: str) -> None:
     check_model(model)
     if not isinstance(batch, Batch):
-        raise TypeError(f"the batch is a {type(batch).__name__}; make it a Batch, as task.sample(n, seed) gives it")
+        raise TypeError(
+            f"the batch is a {type(batch).__name__}; make it a Batch: "
+            "task.sample(n, seed), or Batch.from_texts(tokenizer, texts)"
+        )
     if positions not in ("all", "read"):
         raise ValueError(f"positions={positions!r}; there are: 'all', 'read'")
     if on_missing not in ("raise", "skip"):

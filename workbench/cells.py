@@ -54,11 +54,16 @@ def definitions(common: Shared, model: Mapping[str, Any], dtype: str, device: st
     return out
 
 
-def keys(common: Shared, trained: Trained) -> dict[str, str]:
-    """Condition → the key of its cell in a model."""
+def of(common: Shared, trained: Trained) -> dict[str, dict[str, Any]]:
+    """Condition → what defines its cell in a model."""
     parameter = next(trained.model.parameters())
     dtype, device = str(parameter.dtype).removeprefix("torch."), parameter.device.type
-    return {name: key(one) for name, one in definitions(common, model_identity(trained), dtype, device).items()}
+    return definitions(common, model_identity(trained), dtype, device)
+
+
+def keys(common: Shared, trained: Trained) -> dict[str, str]:
+    """Condition → the key of its cell in a model."""
+    return {name: key(one) for name, one in of(common, trained).items()}
 
 
 def groups(conditions: Iterable[str]) -> list[Sequence[str]]:

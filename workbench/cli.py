@@ -30,6 +30,15 @@ app = typer.Typer(
 )
 
 
+study_commands = typer.Typer(no_args_is_help=True, help="Plan and run studies that are declared in a file.")
+runs_commands = typer.Typer(no_args_is_help=True, help="What lies in the folder of runs.")
+app.add_typer(study_commands, name="study")
+app.add_typer(runs_commands, name="runs")
+
+StudyFile = Annotated[Path, typer.Argument(help="A study, as .toml or .json.")]
+RunsHome = Annotated[Path | None, typer.Option(help="Where runs lie.  [default: $WORKBENCH_HOME, or ./runs]")]
+
+
 def main() -> None:
     """The console script. Exit codes: 0 done, 1 a defect (with its traceback), 2 refused, 130 stopped by Ctrl-C."""
     app()
@@ -145,6 +154,81 @@ def probe(
     from workbench.liveness import saved, told
 
     typer.echo(told(saved(folder)))
+
+
+@study_commands.command("plan")
+@_plainly
+def plan_study(
+    file: StudyFile,
+    home: Annotated[Path | None, typer.Option(help="Where runs lie.  [default: $WORKBENCH_HOME, or ./runs]")] = None,
+) -> None:
+    """Print what a study will run: models, conditions, cells, what is there already, and about how long it takes."""
+    from workbench.planning import plan, told
+    from workbench.study_file import read_study
+
+    typer.echo(told(plan(read_study(file), home=home)))
+
+
+@study_commands.command("run")
+@_plainly
+def run_study_file(
+    file: StudyFile,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results.  [default: HOME/studies/NAME]")] = None,
+    executor: Annotated[str, typer.Option(help="local, pool or ray.")] = "pool",
+    processes: Annotated[int | None, typer.Option(min=1, help="Worker processes.  [default: one a core]")] = None,
+    address: Annotated[str | None, typer.Option(help="A Ray cluster's address.")] = None,
+    home: Annotated[Path | None, typer.Option(help="Where runs lie.  [default: $WORKBENCH_HOME, or ./runs]")] = None,
+) -> None:
+    """Run a study; what was measured before is not measured again, and a study that was stopped goes on."""
+    from workbench.checkpoints import home as place
+    from workbench.outcome import write_outcome
+    from workbench.studies import run_declared
+    from workbench.study_file import read_study
+
+    study = read_study(file)
+    try:
+        found, notes = run_declared(
+            study, home=home, executor=executor, processes=processes, address=address, progress=_progress()
+        )
+    except KeyboardInterrupt:
+        typer.echo("what was measured is kept; the same command goes on from there", err=True)
+        raise
+    typer.echo(f"results: {write_outcome(study, found, notes, out or place(home) / 'studies' / file.stem)}")
+
+
+@runs_commands.command("list")
+@_plainly
+def list_runs(home: RunsHome = None) -> None:
+    """List the measured cells, counted by task and model, and the trained models."""
+    from workbench.holdings import holdings
+
+    typer.echo(holdings(home))
+
+
+@runs_commands.command("check")
+@_plainly
+def check_runs(home: RunsHome = None) -> None:
+    """Read every block; damaged ones are moved aside and named."""
+    from workbench.checkpoints import home as place
+    from workbench.store import Store
+
+    found = Store(place(home) / "cells").damaged()
+    typer.echo("\n".join(f"damaged, moved aside: {name}" for name in found) or "every block is whole")
+
+
+@runs_commands.command("prune")
+@_plainly
+def prune_runs(
+    home: RunsHome = None,
+    everything: Annotated[bool, typer.Option("--all", help="All cells, not only what belongs to none.")] = False,
+) -> None:
+    """Remove files that belong to no cell, and what was moved aside; with --all, every cell."""
+    from workbench.checkpoints import home as place
+    from workbench.store import Store
+
+    store = Store(place(home) / "cells")
+    freed = store.prune([] if everything else store.cells()["cell"])
+    typer.echo(f"{freed / 1e6:.1f} MB freed")
 
 
 def _list(kind: str) -> None:

@@ -64,7 +64,8 @@ def check_sizes(shape: tuple[int, int], donor: Batch, label: str) -> None:
     if tuple(donor.tokens.shape) != shape:
         raise ValueError(
             f"{label}: the donor batch is {list(donor.tokens.shape)} [batch pos], the batch {list(shape)}; "
-            "the donor's example i stands in for the batch's example i, so both must have the same shape"
+            "the donor's example i stands in for the batch's example i, so both must have the same shape. Texts are "
+            "padded to one length when they are made into one batch, which `select` takes apart again"
         )
 
 

@@ -67,7 +67,8 @@ def measure(
     keep = torch.tensor([i for i in range(len(batch)) if i not in skipped], dtype=torch.long)
     if not len(keep):
         raise MissingExamples(f"task {task.name!r}: no example is left; first: {next(iter(skipped.values()))}")
-    cells = {}
+    cells: dict[str, Cell] = {}
+    clean: dict[str, torch.Tensor] = {}
     for condition in conditions:
         interventions = study.conditions[condition]
         try:
@@ -79,7 +80,12 @@ def measure(
         if not interventions and study.weights:
             weighed = edge_weights(model, batch.select(keep), study.weights)
             values |= {name: weight.cpu().numpy() for name, weight in weighed.items()}
-        cells[condition] = Cell(_rows(values, keep.numpy(), skipped, len(batch)), tuple(out.notes))
+        notes = list(out.notes)
+        if not interventions:
+            clean = {condition: out.logits}
+        elif same := [name for name, logits in clean.items() if torch.equal(logits, out.logits)]:
+            notes.append(f"the logits are those of {same[0]!r}, bit for bit, in every example")
+        cells[condition] = Cell(_rows(values, keep.numpy(), skipped, len(batch)), tuple(notes))
         tick(1)
     return cells
 

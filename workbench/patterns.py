@@ -40,6 +40,8 @@ def derive(
     """
     device = next(model.parameters()).device
     batch = batch.to(device)
+    if not derived:
+        return batch
     if "" not in model.parts:
         raise ValueError("top sources are found in models with one stack of layers; this has several")
     sight, layers = Sight(model, batch), {}

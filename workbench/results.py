@@ -6,6 +6,7 @@ Its schema is in `workbench.schema`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pandas as pd
 
 from workbench.nearest import nearest
 from workbench.paired import PairedTest, holm, paired_test
-from workbench.schema import KEYS, UNBOUNDED, check, check_columns, metrics
+from workbench.schema import KEYS, NATURAL, UNBOUNDED, check, check_columns, metrics
 from workbench.statistics import Interval, difference_interval, mean_interval
 
 __all__ = ["KEYS", "check", "contrast", "metrics", "paired_tests", "summary"]
@@ -52,6 +53,7 @@ def summary(frame: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
             if not values and any(map(_ran, cells.values())):
                 continue
             interval = mean_interval(values, level=level, bounds=bounds[metric]) if values else _NOTHING_RAN
+            interval = _possible(metric, interval)
             names = {"model": model, "condition": condition, "metric": metric}
             rows.append(names | _numbers(kept, values, interval, level))
     if not rows:
@@ -97,7 +99,7 @@ def contrast(
     if not values:
         interval = _NOTHING_RAN
     elif b is None:
-        interval = mean_interval(values, level=level, bounds=bounds)
+        interval = _possible(metric, mean_interval(values, level=level, bounds=bounds))
     else:
         interval = difference_interval(pairs, level=level, bounds=bounds)
     names = {"model": kind, "a": a, "b": b, "metric": metric}
@@ -195,6 +197,12 @@ def _ran(cell: pd.DataFrame) -> bool:
 
 def _values(cell: pd.DataFrame, metric: str) -> np.ndarray:
     return cell.loc[cell["skipped"].isna(), metric].to_numpy(dtype=float)
+
+
+def _possible(metric: str, interval: Interval) -> Interval:
+    """The interval without what a mean of this metric cannot be."""
+    low, high = NATURAL.get(metric, (-np.inf, np.inf))
+    return replace(interval, low=np.clip(interval.low, low, high), high=np.clip(interval.high, low, high))
 
 
 def _bounds(frame: pd.DataFrame, metric: str) -> tuple[float, float] | None:

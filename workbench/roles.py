@@ -6,11 +6,13 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import BaseModel, ConfigDict, Discriminator, Field
+from pydantic import ConfigDict, Discriminator, Field
 from torch import Tensor
 
+from workbench.fields import Named
 
-class TopSource(BaseModel):
+
+class TopSource(Named):
     """The relation of each row's largest weight, from a clean run, anew for each model. `head` may be left out where
     there is one."""
 
@@ -26,7 +28,7 @@ class TopSource(BaseModel):
         )
 
 
-class Control(BaseModel):
+class Control(Named):
     """The relation that controls for another: in each row, another visible source of the same token class, drawn by
     a seed."""
 

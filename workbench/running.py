@@ -17,6 +17,8 @@ from workbench.donors import Donors, Positions
 from workbench.edits import Edit, EmptyRow, InertIntervention, MissingExamples
 from workbench.hooks import Key, alone, hook_point
 from workbench.interventions import Intervention, donor_names
+from workbench.metrics import METRICS
+from workbench.nearest import nearest
 from workbench.passes import Moment, execute
 from workbench.preparation import check_places, resolve
 from workbench.resolution import hidden_edges, missing, reaches
@@ -116,7 +118,7 @@ def record(
     sites: Sequence[str | tuple[str, int]],
     interventions: Sequence[Intervention] = (),
     *,
-    gradients_of: Callable[[Tensor, Batch], Tensor] | None = None,
+    gradients_of: str | Callable[[Tensor, Batch], Tensor] | None = None,
     moment: Moment = "after",
     donors: Mapping[str, Batch] | None = None,
     on_missing: OnMissing = "raise",
@@ -125,12 +127,15 @@ def record(
     """Runs a model with interventions in force and keeps copies of sites, by (site, layer).
 
     sites: `("pattern", 0)`, or `"pattern"` for every layer; of a model with several stacks `("encoder.pattern", 0)`,
-        and `"pattern"` for all of them. moment: what was consumed "after" the edits, or what
-    stood there "before" them. gradients_of: a metric, (logits, batch) → [batch]; the gradient of its sum at each site
+        and `"pattern"` for all of them. moment: what was consumed "after" the edits, or what stood there "before"
+        them. gradients_of: a metric by name, or as (logits, batch) → [batch]; the gradient of its sum at each site
     is kept as well. Shapes are those of `sites.SITES`; scores at masked positions are −∞.
 
     Raises KeyError naming near sites for an unknown one, before anything runs; otherwise as `run`.
     """
+    gradients_of = METRICS.get(gradients_of, gradients_of) if isinstance(gradients_of, str) else gradients_of
+    if gradients_of is not None and not callable(gradients_of):
+        raise TypeError(f"gradients_of={gradients_of!r} is no metric; {nearest(str(gradients_of), list(METRICS))}")
     if isinstance(sites, str) or (isinstance(sites, tuple) and any(isinstance(one, int) for one in sites)):
         raise TypeError(f"sites come as a list: [{sites!r}], also when there is one")
     check_model(model)
@@ -173,6 +178,7 @@ def absent(model: Any, batch: Batch, interventions: Sequence[Intervention]) -> d
     """Examples in which some intervention has nothing to act on: example → reason."""
     check_places(model, interventions)
     batch = batch.to(_device(model))
+    check_tokens(model, batch, "")
     return missing(interventions, batch, Sight(model, batch))
 
 

@@ -12,6 +12,9 @@ KEYS = ("model", "model_seed", "condition", "example", "skipped")
 UNBOUNDED = ("loss", "log_prob", "logit_margin")
 """Metrics with no natural bounds, whatever their values happen to be; any other is bounded if it lies in [0, 1]."""
 
+NATURAL = {"loss": (0.0, float("inf")), "log_prob": (float("-inf"), 0.0)}
+"""Where a mean of these can lie at all; an interval ends there."""
+
 _CELL = ["model", "condition", "model_seed"]
 _ROW = [*_CELL, "example"]
 
@@ -49,6 +52,10 @@ def check_columns(frame: pd.DataFrame) -> None:
     Traceback (most recent call last):
     ValueError: a results frame needs the columns model_seed, condition, example, skipped; there are model, accuracy
     """
+    if not isinstance(frame, pd.DataFrame):
+        raise TypeError(
+            f"a results frame is a pandas frame; this is a {type(frame).__name__} (run_study gives two frames)"
+        )
     missing = [key for key in KEYS if key not in frame.columns]
     if missing:
         there = ", ".join(map(str, frame.columns))

@@ -76,7 +76,11 @@ class Line:
 
 def one_for_each(given: Any, n: int, name: str, several: str) -> list[Any]:
     """One specification a text."""
-    if isinstance(given, list | tuple):
+    if isinstance(given, tuple):
+        raise TypeError(
+            f"{name} is a tuple, {given!r}: say a list for one value a text, Span(...) or Tokens(...) for one"
+        )
+    if isinstance(given, list):
         if len(given) != n:
             raise ValueError(f"{name} lists {len(given)} for {n} texts; a list has one for each text. {several}")
         return list(given)

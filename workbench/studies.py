@@ -14,7 +14,10 @@ import torch
 from tqdm import tqdm
 
 from workbench import cells as cells_of
+from workbench.batch import Batch
 from workbench.checkpoints import Trained
+from workbench.checkpoints import home as place
+from workbench.declared import models_of
 from workbench.executors import Order, execute_orders
 from workbench.interventions import donor_names
 from workbench.measuring import Cell, Shared, named, shared
@@ -22,7 +25,7 @@ from workbench.metrics import METRICS
 from workbench.nearest import nearest
 from workbench.schema import check
 from workbench.store import Store
-from workbench.study import Study
+from workbench.study import Study, for_model
 from workbench.task import Task
 
 NOTES = ["model", "model_seed", "condition", "note"]
@@ -50,8 +53,13 @@ def run_study(
 
     Raises KeyError for an unknown metric or donor, ValueError where there is no model.
     """
+    if not hasattr(task, "sample"):
+        mend = 'make it Examples("name", batch)' if isinstance(task, Batch) else "a task has name, sample(n, seed), ..."
+        raise TypeError(f"the task is a {type(task).__name__}: {mend}")
     _check(study, task)
-    known = _trained(models)
+    if study.only:
+        raise ValueError("conditions for some models only are run by run_declared; leave `only` out")
+    known = as_trained(models)
     common = shared(study, task)
     kept = store if isinstance(store, Store) or store is None else Store(store)
     work = _Work(common, known, kept, progress)
@@ -64,6 +72,37 @@ def run_study(
     return work.frame()
 
 
+def run_declared(
+    study: Study,
+    *,
+    home: Path | str | None = None,
+    executor: str = "local",
+    processes: int | None = None,
+    address: str | None = None,
+    progress: bool = True,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """As `run_study`, on the task and the models that the study itself declares; models that are missing are trained.
+
+    Cells are kept in `home` (`$WORKBENCH_HOME`, or ./runs). Raises ValueError for a study that declares no task or no
+    models.
+    """
+    if study.task is None or not study.models:
+        raise ValueError("this study declares no task or no models; hand them to run_study, or declare task and models")
+    task = study.task.made()
+    models = models_of(study.models, task, home=home, progress=progress)
+    store = Store(place(home) / "cells")
+    found = [
+        run_study(
+            for_model(study, label), task, {label: several}, store=store, executor=executor, processes=processes,
+            address=address, progress=progress,
+        )
+        for label, several in models.items()
+    ]  # fmt: skip
+    frame = joined([one for one, _ in found])
+    frame.attrs = {**found[0][0].attrs, "dtypes": {k: v for one, _ in found for k, v in one.attrs["dtypes"].items()}}
+    return frame, pd.concat([notes for _, notes in found], ignore_index=True)
+
+
 def _check(study: Study, task: Task) -> None:
     unknown = [name for name in study.metrics if name not in METRICS]
     if unknown:
@@ -74,7 +113,7 @@ def _check(study: Study, task: Task) -> None:
             raise named(KeyError(say), f"condition {condition!r}", task)
 
 
-def _trained(models: Mapping[str, Sequence[Any]]) -> dict[str, list[Trained]]:
+def as_trained(models: Mapping[str, Sequence[Any]]) -> dict[str, list[Trained]]:
     """The models as trained ones, a bare model numbered by its place; checked."""
     if not isinstance(models, Mapping) or not all(isinstance(several, Sequence) for several in models.values()):
         raise TypeError("models come as lists by label, as {'two layers': [trained, ...]}, also when there is one")

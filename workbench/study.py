@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
+from workbench.declared import Models, TaskOf
+from workbench.fields import Named
 from workbench.interventions import Intervention
 from workbench.locations import Edges
 from workbench.operations import Custom
@@ -22,7 +24,7 @@ __all__ = ["Claim", "Donor", "Study", "Verdict", "judge", "together"]
 Outcome = Literal["supported", "not supported", "undecided"]
 
 
-class Donor(BaseModel):
+class Donor(Named):
     """A donor batch of a study: drawn anew with `data_seed` (None: the study's own examples), and then replaced by its
     matched counterfactuals where `corrupt_seed` is given."""
 
@@ -31,10 +33,12 @@ class Donor(BaseModel):
     corrupt_seed: int | None = None
 
 
-class Study(BaseModel):
+class Study(Named):
     """What is measured on a task's examples in each of several trained models.
 
-    conditions: label → interventions; all see the same examples. weights: name → edges whose mean recorded weight is
+    conditions: label → interventions; all see the same examples. task, models: what it runs on, where the study says it
+    itself (`run_declared`, `workbench study run`). only: label of models → conditions, weights and derived
+    relations that are for them and not for all. weights: name → edges whose mean recorded weight is
     kept per example, in the condition without interventions. derived: relations computed anew from each model's clean
     run. n, data_seed: the examples. on_missing: "skip" drops an example that some condition cannot act on from EVERY
     condition, and counts it.
@@ -50,6 +54,9 @@ class Study(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     conditions: Mapping[str, tuple[Intervention, ...]] = Field(min_length=1)
+    task: TaskOf | None = None
+    models: Mapping[str, Models] = {}
+    only: Mapping[str, tuple[str, ...]] = {}
     weights: Mapping[str, Edges] = {}
     derived: Mapping[str, Derived] = {}
     donors: Mapping[str, Donor] = {}
@@ -78,12 +85,28 @@ class Study(BaseModel):
             raise ValueError("weights are recorded in a condition without interventions; add one, such as 'clean': ()")
         if taken := {*self.weights, *self.metrics} & {"model", "model_seed", "condition", "example", "skipped"}:
             raise ValueError(f"{sorted(taken)} cannot name a weight or a metric: results have columns of that name")
+        known = [*self.conditions, *self.weights, *self.derived]
+        for label, names in self.only.items():
+            if unknown := sorted(set(names) - set(known)):
+                raise ValueError(f"only.{label} names {unknown[0]!r}; there are: {', '.join(known)}")
+            if self.models and label not in self.models:
+                raise ValueError(f"only names the models {label!r}; there are: {', '.join(self.models)}")
         if clash := set(self.weights) & set(self.metrics):
             raise ValueError(f"{sorted(clash)} name a weight and a metric; a column must mean one thing")
         return self
 
 
-class Claim(BaseModel):
+def for_model(study: Study, label: str) -> Study:
+    """The study as it is for the models of one label: without what is only for others."""
+    others = {name for names in study.only.values() for name in names} - set(study.only.get(label, ()))
+    kept = {
+        what: {name: one for name, one in getattr(study, what).items() if name not in others}
+        for what in ("conditions", "weights", "derived")
+    }
+    return study.model_copy(update={**kept, "only": {}})
+
+
+class Claim(Named):
     """A sentence, the quantity q that tests it, and where q has to lie.
 
     q is the metric in condition `a` minus in condition `b`, paired; with b=None it is the metric's mean in `a`.

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from workbench.grids import combinations, declared
 from workbench.study import Study
 
 FORMAT = 1
@@ -41,7 +42,7 @@ def read_study(path: Path | str) -> Study:
         found = "has no 'format'" if said is None else f"is of format {said!r}"
         raise ValueError(f"{path} {found}; this version of the workbench reads format {FORMAT}")
     try:
-        return Study.model_validate(values)
+        return Study.model_validate(_expanded(path, values))
     except ValidationError as error:
         # A fault of the whole study has no place.
         faults = [
@@ -49,6 +50,35 @@ def read_study(path: Path | str) -> Study:
             for one in error.errors(include_url=False)
         ]
         raise ValueError(f"{path}: {'; '.join(faults)}") from error
+
+
+def _expanded(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """The study's values with its grids written out: `[grids.NAME]` as conditions, lists in a model's config as
+    models."""
+    conditions = dict(values.get("conditions") or {})
+    for name, said in (values.pop("grids", None) or {}).items():
+        if not isinstance(said, dict) or set(said) != {"where", "what"}:
+            raise ValueError(f"{path}: grids.{name} has 'where' and 'what'; there is {sorted(said)}")
+        for label, edits in declared(said["where"], said["what"]).items():
+            if label in conditions:
+                raise ValueError(f"{path}: grids.{name} and another condition are both labelled {label!r}")
+            conditions[label] = edits
+    models: dict[str, Any] = {}
+    for label, said in (values.get("models") or {}).items():
+        models |= _sizes(label, said)
+    return {**values, "conditions": conditions, "models": models}
+
+
+def _sizes(label: str, said: Any) -> dict[str, Any]:
+    """A model's entry for each choice from the lists in its config, labelled by what differs."""
+    config = said.get("config") if isinstance(said, dict) else None
+    if not isinstance(config, dict) or not any(isinstance(value, list) for value in config.values()):
+        return {label: said}
+    several = [name for name, value in config.items() if isinstance(value, list)]
+    return {
+        f"{label} {' '.join(f'{name}={one[name]}' for name in several)}": {**said, "config": one}
+        for one in combinations(config)
+    }
 
 
 def _parsed(path: Path) -> Any:
