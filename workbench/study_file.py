@@ -55,8 +55,12 @@ def read_study(path: Path | str) -> Study:
 def _expanded(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     """The study's values with its grids written out: `[grids.NAME]` as conditions, lists in a model's config as
     models."""
-    conditions = dict(values.get("conditions") or {})
-    for name, said in (values.pop("grids", None) or {}).items():
+    grids, sources = values.pop("grids", {}), values.get("models", {})
+    for name, said in {"conditions": values.get("conditions", {}), "grids": grids, "models": sources}.items():
+        if not isinstance(said, dict):
+            raise ValueError(f"{path}: {name}: Input should be a valid dictionary")
+    conditions = dict(values.get("conditions", {}))
+    for name, said in grids.items():
         if not isinstance(said, dict) or set(said) != {"where", "what"}:
             raise ValueError(f"{path}: grids.{name} has 'where' and 'what'; there is {sorted(said)}")
         for label, edits in declared(said["where"], said["what"]).items():
@@ -64,7 +68,7 @@ def _expanded(path: Path, values: dict[str, Any]) -> dict[str, Any]:
                 raise ValueError(f"{path}: grids.{name} and another condition are both labelled {label!r}")
             conditions[label] = edits
     models: dict[str, Any] = {}
-    for label, said in (values.get("models") or {}).items():
+    for label, said in sources.items():
         models |= _sizes(label, said)
     return {**values, "conditions": conditions, "models": models}
 
