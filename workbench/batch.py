@@ -108,6 +108,8 @@ class Batch:
             raise ValueError(f"alignments {sorted(self.alignments)} lead to a context, and the batch has none")
         for name, mask in self.alignments.items():
             assert self.context is not None
+            if name in self.context.roles:
+                raise ValueError(f"{name!r} names an alignment and a role of the context; a name must mean one thing")
             shape = (*self.tokens.shape, self.context.tokens.shape[1])
             _same_shape(f"alignment {name!r}", mask, shape, device)
             if (mask & ~(self.valid[:, :, None] & self.context.valid[:, None, :])).any():

@@ -108,11 +108,13 @@ def reach(batch: Batch, sight: Sight, part: str, n_layers: int) -> list[Tensor]:
 def reaches(edit: Edit, batch: Batch, sight: Sight, model: Any) -> Tensor:
     """In which examples [batch] some selected edge or position can reach what is read, by the masks alone."""
     part, bare = split(edit.site)
-    if edit.selected is None or edit.layer is None or part not in ("", "decoder") or not model.by_position:
+    if edit.selected is None or edit.layer is None or part == "encoder" or not model.by_position:
         return torch.ones(len(batch), dtype=torch.bool, device=batch.device)
-    dest = reach(batch, sight, part, model.parts[part].n_layers)[edit.layer]
+    reading = "decoder" if part == "cross" else part
+    dest = reach(batch, sight, reading, model.parts[reading].n_layers)[edit.layer]
     if SITES[bare].positions == "source":
-        dest = dest | (sight(part, edit.layer) & dest[:, :, None]).any(1)
+        read = (sight(part, edit.layer) & dest[:, :, None]).any(1)
+        dest = read if part == "cross" else dest | read
     return (edit.rows & dest).any(1)
 
 

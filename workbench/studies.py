@@ -64,7 +64,7 @@ def run_study(
     kept = store if isinstance(store, Store) or store is None else Store(store)
     work = _Work(common, known, kept, progress)
     with ExitStack() as open_things:
-        work.locks = open_things.enter_context(ExitStack())
+        open_things.callback(work.let_go)
         work.bar = open_things.enter_context(
             tqdm(total=work.n_cells, desc="measuring", unit="cell", disable=None if progress else True)
         )
@@ -99,7 +99,6 @@ def run_declared(
         for label, several in models.items()
     ]  # fmt: skip
     frame = joined([one for one, _ in found])
-    frame.attrs = {**found[0][0].attrs, "dtypes": {k: v for one, _ in found for k, v in one.attrs["dtypes"].items()}}
     return frame, pd.concat([notes for _, notes in found], ignore_index=True)
 
 
@@ -127,7 +126,8 @@ def _numbered(number: int, one: Any) -> Any:
         return one
     digest = hashlib.sha256()
     for name, value in one.state_dict().items():
-        digest.update(name.encode() + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(f"{name} {value.dtype} {list(value.shape)} ".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return Trained(one, number, Path(), [], {"weights_sha256": digest.hexdigest()})
 
 
@@ -146,16 +146,15 @@ def _check_models(models: Mapping[str, Sequence[Trained]]) -> None:
 
 
 class _Work:
-    """What is to be measured, what is done, and the locks on what is in hand."""
+    """What is to be measured, what is done, and what is in hand."""
 
-    locks: ExitStack
     bar: Any
 
     def __init__(self, common: Shared, models: Mapping[str, list[Trained]], store: Store | None, progress: bool):
         self.common, self.models, self.store = common, models, store
         self.cells: dict[tuple[str, int, str], Cell] = {}
         self.keys: dict[tuple[str, int], dict[str, str]] = {}
-        self.held: dict[int, ExitStack] = {}
+        self.held: dict[int, set[str]] = {}
         self.n_cells = len(common.study.conditions) * sum(map(len, models.values()))
 
     def orders(self) -> list[Order]:
@@ -174,31 +173,42 @@ class _Work:
         return {condition: self.keys[place][condition] for condition in order.conditions}
 
     def begin(self, order: Order, waiting: bool) -> Sequence[str] | None:
-        """The conditions of an order that are still to be measured; None where another process has it in hand."""
+        """The conditions of an order that are still to be measured; None where another process has one in hand."""
         if self.store is None:
             return order.conditions
-        keys, lock = self._keys(order), ExitStack()
-        if not self.store.lock(lock, "".join(sorted(keys.values())), waiting):
+        keys = self._keys(order)
+        self._found(order, keys)
+        if not (wanted := self._left(order, keys)):
+            return []
+        if not self.store.take(wanted, waiting):
             return None
-        self.held[id(order)] = lock
-        self.locks.push(lock)
-        self._drop_outdated(order, keys)
-        found = self.store.read(list(keys.values()))
-        about = self.store.about(list(found))
-        for condition, key in keys.items():
-            if key in found:
-                self.cells[order.label, order.trained.seed, condition] = Cell(
-                    found[key], tuple(about[key].get("notes", ()))
-                )
-        return [condition for condition, key in keys.items() if key not in found]
+        self.held[id(order)] = wanted
+        self._found(order, keys)
+        return [condition for condition, key in keys.items() if key in self._left(order, keys)]
 
-    def _drop_outdated(self, order: Order, keys: Mapping[str, str]) -> None:
-        """Cells of the same definition that were measured on other weights than these are measured again."""
+    def _left(self, order: Order, keys: Mapping[str, str]) -> set[str]:
+        """The keys of the cells of an order that are neither in the store nor measured."""
+        return {key for name, key in keys.items() if (order.label, order.trained.seed, name) not in self.cells}
+
+    def _found(self, order: Order, keys: Mapping[str, str]) -> None:
+        """Takes over the cells that are in the store; those of the same definition that were measured on other weights
+        than these are measured again."""
         assert self.store is not None
-        weights = order.trained.about.get("weights_sha256")
-        about = self.store.about(list(keys.values()))
+        weights, about = order.trained.about.get("weights_sha256"), self.store.about(list(keys.values()))
         if old := [key for key, said in about.items() if said.get("weights_sha256") != weights]:
             self.store.set_aside(old)
+        found = self.store.read([key for key in about if key not in old])
+        for condition, key in keys.items():
+            if key in found:
+                cell = Cell(found[key], tuple(about[key].get("notes", ())))
+                self.cells[order.label, order.trained.seed, condition] = cell
+
+    def let_go(self) -> None:
+        """Leaves what is in hand to others."""
+        for keys in self.held.values():
+            assert self.store is not None
+            self.store.give(keys)
+        self.held.clear()
 
     def measured(self, order: Order, cells: dict[str, Cell]) -> None:
         """Keeps the cells of an order, and lets others at it."""
@@ -219,7 +229,7 @@ class _Work:
                     for condition, cell in cells.items()
                 }
                 self.store.add({keys[condition]: cell.rows for condition, cell in cells.items()}, said)
-            self.held.pop(id(order)).close()
+            self.store.give(self.held.pop(id(order), ()))
         self.bar.update(len(order.conditions))
 
     def frame(self) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -233,8 +243,15 @@ class _Work:
                     notes += [(label, trained.seed, condition, note) for note in cell.notes]
                 if elsewhere := _trained_elsewhere(trained, self.common.task):
                     notes.append((label, trained.seed, "every", elsewhere))
-        frame = _frame(blocks, list(self.models), list(self.common.study.conditions))
+        frame = _frame(blocks, list(self.models), self.common.study)
         frame.attrs["examples"] = self.common.batch.digest()
+        frame.attrs["measured"] = {
+            label: {
+                str(one.seed): {"examples": frame.attrs["examples"], "weights": one.about.get("weights_sha256")}
+                for one in several
+            }
+            for label, several in self.models.items()
+        }
         frame.attrs["dtypes"] = {
             label: sorted({_dtype(one.model) for one in several}) for label, several in self.models.items()
         }
@@ -254,24 +271,39 @@ def _trained_elsewhere(trained: Trained, task: Task) -> str | None:
 def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Several results frames as one, categories in the order in which they first appear.
 
-    Raises ValueError where one trained model was measured on other examples in one frame than in another: they would
-    be paired though they are not the same.
+    Raises ValueError where one model (label and seed) was measured on other examples, or has other weights, in one
+    frame than in another: they would be paired though they are not the same.
     """
-    examples: dict[tuple[str, int], str] = {}
+    known: dict[str, dict[str, dict[str, Any]]] = {}
+    dtypes: dict[str, list[str]] = {}
     for frame in frames:
-        for model, seed in frame[["model", "model_seed"]].drop_duplicates().itertuples(index=False):
-            drawn = frame.attrs.get("examples", "unknown")
-            if examples.setdefault((model, seed), drawn) != drawn:
-                raise ValueError(
-                    f"{model!r}, model seed {seed}, was measured on other examples in one frame than in another; "
-                    "join studies of one task, n and data seed"
-                )
+        for label, seeds in frame.attrs.get("measured", {}).items():
+            for seed, said in seeds.items():
+                _check_same(label, seed, known.setdefault(label, {}).setdefault(seed, said), said)
+        for label, several in frame.attrs.get("dtypes", {}).items():
+            dtypes[label] = sorted({*dtypes.get(label, ()), *several})
     labels = {
         name: list(dict.fromkeys(c for f in frames for c in f[name].cat.categories))
         for name in ("model", "condition", "skipped")
     }
     out = pd.concat([f.astype({name: object for name in labels}) for f in frames], ignore_index=True)
-    return out.astype({name: _labels(known) for name, known in labels.items()})
+    out = out.astype({name: _labels(values) for name, values in labels.items()})
+    examples = {said["examples"] for seeds in known.values() for said in seeds.values()}
+    out.attrs = {"measured": known, "dtypes": dtypes, **({"examples": examples.pop()} if len(examples) == 1 else {})}
+    return out
+
+
+def _check_same(label: str, seed: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    if one["examples"] != other["examples"]:
+        raise ValueError(
+            f"{label!r}, model seed {seed}, was measured on other examples in one frame than in another; "
+            "join studies of one task, n and data seed"
+        )
+    if one["weights"] != other["weights"]:
+        raise ValueError(
+            f"{label!r}, model seed {seed}, has other weights in one frame than in another: they are two models; give "
+            "them labels or seeds of their own (bare models are numbered by their place in the list)"
+        )
 
 
 def _labels(known: Sequence[str]) -> pd.CategoricalDtype:
@@ -283,12 +315,12 @@ def _dtype(model: Any) -> str:
     return str(next(model.parameters()).dtype).removeprefix("torch.")
 
 
-def _frame(blocks: Sequence[pd.DataFrame], models: Sequence[str], conditions: Sequence[str]) -> pd.DataFrame:
+def _frame(blocks: Sequence[pd.DataFrame], models: Sequence[str], study: Study) -> pd.DataFrame:
+    """The columns are in the study's order, whatever the order in which stored cells were once measured."""
     frame = pd.concat(blocks, ignore_index=True)
     reasons = sorted({reason for reason in frame["skipped"] if isinstance(reason, str)})
-    labels = {"model": _labels(models), "condition": _labels(conditions), "skipped": _labels(reasons)}
+    labels = {"model": _labels(models), "condition": _labels(list(study.conditions)), "skipped": _labels(reasons)}
     frame = frame.astype(labels | {"model_seed": np.int64})
-    keys = ["model", "model_seed", "condition", "example", "skipped"]
-    frame = frame[[*keys, *(name for name in frame.columns if name not in keys)]]
+    frame = frame[["model", "model_seed", "condition", "example", "skipped", *study.metrics, *study.weights]]
     check(frame)
     return frame

@@ -10,7 +10,7 @@ import torch
 from workbench.batch import UNREAD, Batch
 from workbench.nearest import nearest
 from workbench.spans import Every, Line, Nth, Same, Span, Tokens, one_for_each, positions, whole
-from workbench.tokenizing import encode, lines_of, pad_id, unknown_id, vocabulary_of
+from workbench.tokenizing import encode, lines_of, pad_id, unknown_ids, vocabulary_of
 
 __all__ = ["Every", "Nth", "Same", "Span", "Tokens", "from_texts"]
 
@@ -139,13 +139,18 @@ def _answer_ids(
     """Each answer as a token id; None where it is none of its own."""
     texts = sorted({answer for answer in answers if isinstance(answer, str)})
     encoded = dict(zip(texts, encode(tokenizer, texts, False, "answer") if texts else [], strict=True))
+    unknown = unknown_ids(tokenizer) if texts else set()
     found: list[int | None] = []
     for line, answer in zip(lines, answers, strict=True):
         if answer is None or isinstance(answer, Same):
             found.append(None)
         elif isinstance(answer, str):
-            ids = encoded[answer][0]
-            if len(ids) != 1 or ids[0] == unknown_id(tokenizer):
+            ids, spans = encoded[answer]
+            start = len(answer) - len(answer.lstrip())
+            whole_answer = not answer.strip() or any(
+                first <= start and len(answer.rstrip()) <= end for first, end in spans
+            )
+            if len(ids) != 1 or ids[0] in unknown or not whole_answer:
                 words = [vocabulary[token] if token < len(vocabulary) else str(token) for token in ids]
                 raise ValueError(
                     f"{name}, {line}: {answer!r} is {words} to the tokenizer; an answer is one token it knows. "

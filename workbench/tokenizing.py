@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import compress
 from typing import Any
 
@@ -12,12 +13,14 @@ _SPACES = "▁Ġ "
 
 
 def lines_of(tokenizer: Any, texts: list[str], special: bool, vocabulary: tuple[str, ...]) -> list[Line]:
-    lines = []
+    lines, unknown = [], unknown_ids(tokenizer)
     # Where a tokenizer has no limit, this is 10³⁰.
     limit = getattr(tokenizer, "model_max_length", None)
     for index, (text, (ids, spans)) in enumerate(zip(texts, encode(tokenizer, texts, special), strict=True)):
         tokens = [vocabulary[token] if token < len(vocabulary) else "" for token in ids]
         cores = [_core(text, token, *span) for token, span in zip(tokens, spans, strict=True)]
+        for token, known, span in zip(ids, tokens, cores, strict=True):
+            _check_offsets(index, text, known, span, token in unknown)
         lines.append(Line(index, text, ids, spans, cores))
         if not ids:
             raise ValueError(f"{lines[-1]} has no tokens; leave it out")
@@ -85,6 +88,19 @@ def _no_offsets(tokenizer: Any) -> str:
     )
 
 
+def _check_offsets(index: int, text: str, token: str, span: tuple[int, int], unknown: bool) -> None:
+    """Raises ValueError where a plain token stands, by the tokenizer's word, for other plain letters: some tokenizers
+    count wrongly behind characters that they drop."""
+    said, there = token.strip(_SPACES).removeprefix("##"), text[slice(*span)].strip()
+    plain = all(part.isascii() and part.isalnum() for part in (said, there))
+    if plain and not unknown and said.casefold() != there.casefold():
+        raise ValueError(
+            f"text {index} {short(text)}: the tokenizer says that its token {token!r} stands for {there!r}, which it "
+            "does not: it counts characters wrongly there, and roles would land on other tokens. Leave out the "
+            "characters that it does not know"
+        )
+
+
 def _core(text: str, token: str, start: int, end: int) -> tuple[int, int]:
     inner = text[start:end]
     if not inner.strip():
@@ -111,9 +127,12 @@ def pad_id(tokenizer: Any) -> int:
     return (getattr(tokenizer, "padding", None) or {"pad_id": 0})["pad_id"]
 
 
-def unknown_id(tokenizer: Any) -> int | None:
-    """The id by which the tokenizer says that it does not know a word, where it tells."""
-    if callable(tokenizer):
-        return getattr(tokenizer, "unk_token_id", None)
-    token = getattr(tokenizer.model, "unk_token", None)
-    return None if token is None else tokenizer.token_to_id(token)
+def unknown_ids(tokenizer: Any) -> set[int]:
+    """The ids by which the tokenizer says that it does not know a word, where it tells: its own, and its model's."""
+    found: set[int | None] = {getattr(tokenizer, "unk_token_id", None)}
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if hasattr(backend, "to_str") and hasattr(backend, "token_to_id"):
+        model = json.loads(backend.to_str())["model"]
+        found |= {model.get("unk_id")}
+        found |= {backend.token_to_id(model["unk_token"])} if isinstance(model.get("unk_token"), str) else set()
+    return {token for token in found if token is not None}

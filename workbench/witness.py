@@ -98,7 +98,7 @@ def check(
 ) -> None:
     """Raises InertIntervention where what was consumed is not what was asked for."""
     for consumer, label in consumers(edits, model).items():
-        want, size = _expected(consumer, left)
+        want, size = _expected(consumer, left, getattr(model, "single_softmax", False))
         if bool(want.isnan().any()):
             raise ValueError(f"{label}: the edit gives NaN at {consumer[0]}; it, or the weights, hold NaN or infinity")
         if not agree(arrived[consumer], want.to(arrived[consumer].dtype), size):
@@ -108,11 +108,11 @@ def check(
             )
 
 
-def _expected(consumer: Key, left: dict[Key, Tensor]) -> tuple[Tensor, Tensor]:
+def _expected(consumer: Key, left: dict[Key, Tensor], single: bool = False) -> tuple[Tensor, Tensor]:
     part, bare = split(consumer[0])
     one, *others = (left[in_part(part, name), consumer[1]] for name in _INPUTS[bare])
     if bare == "pattern":
-        want = rows.softmax(one)
+        want = rows.softmax(one.float() if single else one)
         return want, want
     if bare == "z":
         values = repeat(

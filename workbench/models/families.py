@@ -58,11 +58,13 @@ class Family:
 
     positions: "ids", given to the model, so that positions count valid tokens; "tokens", counted by the model from the
     padding token; "relative", only differences matter; "places", the index in the row, so that padding on the left
-    would move every position.
+    would move every position. pools: where a model with one output an example takes it: at the "first" position, or at
+    the "last" token that is not padding.
     """
 
     stacks: Mapping[str, Stack] = field(default_factory=dict)
     positions: Literal["ids", "tokens", "relative", "places"] = "places"
+    pools: Literal["first", "last"] = "first"
 
 
 def _albert_blocks(base: Any) -> list[nn.Module]:
@@ -124,11 +126,13 @@ def _bart(stack: str, pre_norm: bool) -> Stack:
 
 FAMILIES: dict[str, Family] = {
     "gpt2": Family(
-        {"": Stack("h", Sublayer("attn", "attn.c_proj", "ln_2"), mlp_in="mlp.c_fc", mlp_out="mlp.c_proj")}, "ids"
+        {"": Stack("h", Sublayer("attn", "attn.c_proj", "ln_2"), mlp_in="mlp.c_fc", mlp_out="mlp.c_proj")},
+        "ids",
+        "last",
     ),
-    "llama": Family({"": _LLAMA}, "ids"),
-    "qwen2": Family({"": _LLAMA}, "ids"),
-    "gemma3_text": Family({"": _GEMMA}, "ids"),
+    "llama": Family({"": _LLAMA}, "ids", "last"),
+    "qwen2": Family({"": _LLAMA}, "ids", "last"),
+    "gemma3_text": Family({"": _GEMMA}, "ids", "last"),
     "gpt_neox": Family(
         {
             "": Stack(
@@ -140,6 +144,7 @@ FAMILIES: dict[str, Family] = {
             )
         },
         "ids",
+        "last",
     ),
     "bert": Family({"": _BERT}, "ids"),
     "roberta": Family({"": _BERT}, "tokens"),

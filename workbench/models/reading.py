@@ -12,8 +12,12 @@ from torch import Tensor
 from workbench.batch import Batch
 from workbench.models.families import Family
 
-_OURS = ("attention_mask", "decoder_attention_mask", "decoder_input_ids", "input_ids", "labels", "position_ids")
-"""Inputs that the batch itself says: handed over besides, they would contradict it."""
+_OURS = (
+    "attention_mask", "cache_position", "decoder_attention_mask", "decoder_input_ids", "input_ids", "labels",
+    "logits_to_keep", "num_logits_to_keep", "output_attentions", "output_hidden_states", "past_key_values",
+    "position_ids", "return_dict", "use_cache",
+)  # fmt: skip
+"""Inputs that the batch itself says, or that say what comes out: handed over besides, they would contradict it."""
 
 
 def inputs_of(inner: Any, family: Family, batch: Batch, pooled: bool) -> dict[str, Any]:
@@ -43,9 +47,7 @@ def inputs_of(inner: Any, family: Family, batch: Batch, pooled: bool) -> dict[st
 
 def _check_named(kind: str, given: Mapping[str, Tensor], known: Mapping[str, Any]) -> None:
     if ours := sorted(set(given) & set(_OURS)):
-        raise ValueError(
-            f"inputs name {ours[0]!r}, which is made from the batch's tokens, labels and valid; leave it out"
-        )
+        raise ValueError(f"inputs name {ours[0]!r}, which the batch's tokens, labels and valid say; leave it out")
     if unknown := sorted(set(given) - set(known)):
         raise ValueError(f"{kind} takes no input {unknown[0]!r}; it takes {', '.join(sorted(known))}")
 
@@ -54,6 +56,8 @@ def _sequence(config: Any, family: Family, batch: Batch, prefix: str, pooled: bo
     tokens, valid = batch.tokens, batch.valid
     if not bool(valid.all()):
         _check_padding(config.model_type, valid)
+        if pooled and family.pools == "first" and not bool(valid[:, 0].all()):
+            raise ValueError(f"{config.model_type} reads its one output at the first position; pad on the right")
         tokens = _with_pads(config, tokens, valid, pooled, needed=pooled or family.positions == "tokens")
     said = {f"{prefix}input_ids": tokens, f"{prefix}attention_mask": valid.long()}
     count = (valid.cumsum(1) - 1).clamp_min(0)

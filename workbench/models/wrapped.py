@@ -47,6 +47,7 @@ class Wrapped(nn.Module):
         self.d_vocab = getattr(inner.get_input_embeddings(), "num_embeddings", 0)
         two = "encoder" in self.family.stacks
         parameter = next(inner.parameters())
+        self.dtype = parameter.dtype
         self.example = (example or specimen(inner.config, inner.main_input_name, self.d_vocab, two)).to(
             parameter.device
         )
@@ -150,6 +151,8 @@ class Wrapped(nn.Module):
         try:
             out = self.inner(**inputs)
         except IndexError as error:
+            if "index out of range" not in str(error):
+                raise
             raise ValueError(
                 f"{self.kind} cannot read {batch.tokens.shape[1]} positions of such tokens ({error}); its "
                 f"configuration allows {getattr(self.inner.config, 'max_position_embeddings', 'fewer')}"
@@ -166,6 +169,8 @@ class Wrapped(nn.Module):
         for (part, _, blocks), (_, _, now) in zip(self.stacks, self._listed(), strict=True):
             if len(blocks) != len(now) or any(one is not other for one, other in zip(blocks, now, strict=True)):
                 raise RuntimeError(f"{self.kind}: the layers{part and ' of the '}{part} changed; wrap the model again")
+        if (dtype := next(self.inner.parameters()).dtype) != self.dtype:
+            raise RuntimeError(f"{self.kind}: it was {self.dtype} when it was wrapped, and is {dtype}; wrap it again")
         passing = Passing(self)
         with switched(self.inner, passing.attend), passing.installed():
             logits = self._called(batch)
