@@ -26,7 +26,7 @@ def test_left_padding_of_a_classifier_that_reads_the_first_position_is_refused(f
     name = {"bert": "Bert", "roberta": "Roberta", "electra": "Electra", "albert": "Albert"}[family]
     model = wrap(made(family, cls=f"{name}ForSequenceClassification"))
     valid = torch.tensor([[False, True, True], [True, True, True]])
-    tokens = torch.tensor([[1, 7, 8], [9, 10, 11]])
+    tokens = torch.tensor([[6, 7, 8], [9, 10, 11]])
     with pytest.raises(ValueError, match="pad on the right"):
         run(model, Batch(tokens, torch.full_like(tokens, -100), valid))
     run(model, Batch(tokens, torch.full_like(tokens, -100), valid.flip(1)))
