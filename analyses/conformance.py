@@ -146,9 +146,16 @@ def plain(text: str) -> str:
     return re.sub(r"\b\d+(?:\.\d+)? ?(?:ms|s|seconds)\b", "…", text)
 
 
+def _counted(table: pd.DataFrame, name: str) -> str:
+    passed = int((table[name] == "pass").sum())
+    lacking = int(table[f"{name}: what was found"].str.startswith("offers no").sum())
+    wrong = len(table) - passed - lacking
+    return f"- {name}: {passed} of {len(table)} pass; {lacking} fail for want of the feature, {wrong} otherwise"
+
+
 def _readme(table: pd.DataFrame) -> str:
     shown = table[["id", "situation", "right", *TOOLS]].rename(columns={"right": "right behaviour"})
-    counts = [f"- {name}: {int((table[name] == 'pass').sum())} of {len(table)} pass" for name in TOOLS]
+    counts = [_counted(table, name) for name in TOOLS]
     lost = table.loc[table["ours"] == "fail", ["id", "ours: what was found"]].to_numpy().tolist()
     return _README.format(
         table=to_markdown(shown),

@@ -214,14 +214,15 @@ def test_scores_are_minus_infinity_exactly_where_the_model_sees_nothing(name, pa
     found = record(wrapped, batch, [(dotted(part, site), layer) for site in ("scores", "pattern") for layer in (0, 1)])
     readers = batch.context if part == "encoder" else batch
     sources = batch if part in ("", "decoder") else batch.context
-    causal = part == "decoder" or name in ("gpt2", "llama", "qwen2", "gemma3_text", "gpt_neox", "gpt_neox_serial")
+    causal = part == "decoder" or name in ("gpt2", "llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gpt_neox", "gpt_neox_serial")
     places = torch.arange(readers.tokens.shape[1])
     for layer in (0, 1):
         scores, pattern = found[dotted(part, "scores"), layer], found[dotted(part, "pattern"), layer]
         seen = sources.valid[:, None].expand(scores.shape[0], *scores.shape[2:])
         if causal:
             seen = seen & (places[:, None] >= places)
-        if name == "gemma3_text" and wrapped.inner.config.layer_types[layer] == "sliding_attention":
+        windowed = name == "gemma3_text" and wrapped.inner.config.layer_types[layer] == "sliding_attention"
+    if windowed or name == "mistral":
             seen = seen & (places[:, None] - places < 3)
         rows = readers.valid[:, None, :, None].expand_as(scores)
         assert torch.equal((scores > -torch.inf)[rows], seen[:, None].expand_as(scores)[rows])
@@ -755,7 +756,7 @@ def test_layers_and_heads_that_are_not_there_are_refused(name):
         run(wrapped, batch, [cut(Edges(layer=2, **where))])
     with pytest.raises(KeyError, match="no head 4"):
         run(wrapped, batch, [cut(Edges(layer=0, head=4, **where))])
-    if name in ("llama", "qwen2", "gemma3_text"):
+    if name in ("llama", "qwen2", "qwen3", "mistral", "gemma3_text"):
         with pytest.raises(KeyError, match=r"no head 2; this model has key–value heads 0 to 1"):
             run(wrapped, batch, [zero(Heads(layer=0, head=2, part="v"))])
 

@@ -295,7 +295,7 @@ def test_a_head_zeroed_is_its_columns_of_the_output_projection_zeroed(name, part
     at = positions_of(name, part, batch)
 
     def erase(x):
-        width = x.shape[-1] // (4 if name in ("llama", "qwen2", "gemma3_text") else 2)
+        width = x.shape[-1] // (4 if name in ("llama", "qwen2", "qwen3", "mistral", "gemma3_text") else 2)
         out = x.clone()
         out[..., width : 2 * width] = torch.where(at[..., None], 0.0, x[..., width : 2 * width])
         return out
@@ -314,7 +314,7 @@ def test_a_head_zeroed_everywhere_is_the_model_without_its_weights(name):
     plain = copy.deepcopy(inner)
     weight = module_of(plain, name, "", 0, "projection").weight.data
     columns = weight if name == "gpt2" else weight.T
-    width = columns.shape[0] // (4 if name in ("llama", "qwen2", "gemma3_text") else 2)
+    width = columns.shape[0] // (4 if name in ("llama", "qwen2", "qwen3", "mistral", "gemma3_text") else 2)
     columns[:width] = 0
     with torch.no_grad():
         want = by_position(name, plain(**inputs_for(name, batch)).logits, batch)

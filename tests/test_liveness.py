@@ -19,7 +19,7 @@ from workbench.liveness import Liveness
 
 EVERY_FAMILY = pytest.mark.parametrize("name", NAMES)
 
-GATED = ("llama", "qwen2", "gemma3_text")
+GATED = ("llama", "qwen2", "qwen3", "mistral", "gemma3_text")
 OF_A_PART = ["resid_pre", "q", "k", "v", "scores", "pattern", "z", "result", "attn_out", "resid_mid", "mlp_pre",
              "mlp_post", "mlp_out", "resid_post"]  # fmt: skip
 OF_CROSS = ["q", "k", "v", "scores", "pattern", "z", "result", "attn_out", "resid_mid"]

@@ -232,6 +232,14 @@ class Batch:
         """The same batch with more inputs, or others under the same names [batch ...]."""
         return replace(self, inputs={**self.inputs, **inputs})
 
+    def with_context(self, context: Batch, **alignments: Tensor) -> Batch:
+        """The same batch with the batch that an encoder reads, and edges to it [batch pos context_pos]."""
+        return replace(self, context=context, alignments={**self.alignments, **alignments})
+
+    def with_classes(self, classes: Tensor) -> Batch:
+        """The same batch with a class for each token [batch pos], by which controls are matched."""
+        return replace(self, classes=classes)
+
     def with_roles(self, **roles: Tensor) -> Batch:
         """The same batch with more roles [batch pos]."""
         return replace(self, roles={**self.roles, **roles})

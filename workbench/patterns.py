@@ -78,7 +78,9 @@ def _control(name: str, one: Control, batch: Batch, visible: Tensor, on_missing:
             f"{name!r} is the control of {one.of!r}, which is no relation. {nearest(one.of, sorted(batch.relations))}"
         )
     if batch.classes is None:
-        raise ValueError(f"{name!r}: a control is drawn within a token class, and this batch has no classes")
+        raise ValueError(
+            f"{name!r}: a control is drawn within a token class, and this batch has no classes: batch.with_classes(...)"
+        )
     relation = batch.relations[one.of]
     drawn = control_relation(relation, visible, batch.classes, one.seed)
     lost = (relation.any(-1) & ~drawn.any(-1)).any(1)

@@ -132,6 +132,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "llama": Family({"": _LLAMA}, "ids", "last"),
     "qwen2": Family({"": _LLAMA}, "ids", "last"),
+    "qwen3": Family({"": _LLAMA}, "ids", "last"),
+    "mistral": Family({"": _LLAMA}, "ids", "last"),
     "gemma3_text": Family({"": _GEMMA}, "ids", "last"),
     "gpt_neox": Family(
         {
