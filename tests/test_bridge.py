@@ -214,7 +214,8 @@ def test_scores_are_minus_infinity_exactly_where_the_model_sees_nothing(name, pa
     found = record(wrapped, batch, [(dotted(part, site), layer) for site in ("scores", "pattern") for layer in (0, 1)])
     readers = batch.context if part == "encoder" else batch
     sources = batch if part in ("", "decoder") else batch.context
-    causal = part == "decoder" or name in ("gpt2", "llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gpt_neox", "gpt_neox_serial")
+    grouped = ("llama", "qwen2", "qwen3", "mistral", "gemma3_text")
+    causal = part == "decoder" or name in ("gpt2", "gpt_neox", "gpt_neox_serial", *grouped)
     places = torch.arange(readers.tokens.shape[1])
     for layer in (0, 1):
         scores, pattern = found[dotted(part, "scores"), layer], found[dotted(part, "pattern"), layer]
@@ -222,7 +223,7 @@ def test_scores_are_minus_infinity_exactly_where_the_model_sees_nothing(name, pa
         if causal:
             seen = seen & (places[:, None] >= places)
         windowed = name == "gemma3_text" and wrapped.inner.config.layer_types[layer] == "sliding_attention"
-    if windowed or name == "mistral":
+        if windowed or name == "mistral":
             seen = seen & (places[:, None] - places < 3)
         rows = readers.valid[:, None, :, None].expand_as(scores)
         assert torch.equal((scores > -torch.inf)[rows], seen[:, None].expand_as(scores)[rows])

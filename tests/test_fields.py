@@ -24,10 +24,8 @@ def test_a_value_that_does_not_fit_is_still_named():
 
 def test_what_is_read_from_a_file_is_still_refused_by_its_path():
     with pytest.raises(ValidationError, match=r"(?s)conditions\.cut\.0\.where.*dst.*Extra inputs"):
-        Study.model_validate(
-            {"conditions": {"cut": [{"where": {"type": "edges", "layer": 0, "dst": "x"}, "what": {"op": "cut"}}]}, "n": 1,
-             "data_seed": 0}
-        )  # fmt: skip
+        edit = {"where": {"type": "edges", "layer": 0, "dst": "x"}, "what": {"op": "cut"}}
+        Study.model_validate({"conditions": {"cut": [edit]}, "n": 1, "data_seed": 0})
 
 
 def test_a_value_survives_json_as_before():
