@@ -11,7 +11,7 @@ PACKAGES = ("workbench", "tasks", "analyses")
 OPEN_TO_TASKS = ("workbench.batch", "workbench.task", "workbench.roles")
 DRAWING = ("seaborn", "matplotlib")
 WRITERS = (
-    "workbench/report.py", "workbench/checkpoints.py", "workbench/show.py", "workbench/cli.py", "workbench/store.py",
+    "workbench/report.py", "workbench/checkpoints.py", "workbench/show.py", "workbench/cli.py", "workbench/blocks.py",
     "workbench/models/pretrained.py",
 )  # fmt: skip
 FIGURES = "workbench/figures"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import torch
 
 from workbench import metrics, patterns, running
 from workbench.checkpoints import Trained, key
@@ -13,12 +16,43 @@ from workbench.measuring import Shared
 TOGETHER = 16
 """Conditions of a model that are measured and stored as one block."""
 
+UNSAID = ("_name_or_path", "model_name", "tokenizer_name", "transformers_version", "_attn_implementation")
+"""What a configuration says that changes nothing about the model."""
+
 
 def model_identity(trained: Trained) -> dict[str, Any]:
-    """What a model is: the definition that it was trained by, or the SHA-256 of its weights."""
+    """What a model is: the definition that it was trained by, or its weights and the configuration they are used in.
+
+    Raises ValueError for one that tells neither.
+    """
     if {"task", "config", "recipe", "seed"} <= set(trained.about.get("definition", ())):
         return {"definition": trained.about["definition"]}
-    return {"weights_sha256": trained.about["weights_sha256"]}
+    if "weights_sha256" not in trained.about:
+        raise ValueError(
+            "this model tells neither how it was trained nor the SHA-256 of its weights, so that its cells cannot be "
+            "told from another's; hand over the model itself, or what `train`, `load` and `wrap` return"
+        )
+    return {"weights_sha256": trained.about["weights_sha256"], "config": configuration(trained.model)}
+
+
+def configuration(model: Any) -> str:
+    """What is not in a model's weights, as JSON: its class and its configuration, without where it lies and who wrote
+    it. The same weights compute something else with other heads or another norm."""
+    inner = getattr(model, "inner", model)
+    config = getattr(inner, "config", None) or getattr(inner, "cfg", None)
+    for said in ("model_dump", "to_dict"):
+        if hasattr(config, said):
+            values = getattr(config, said)()
+            break
+    else:
+        values = getattr(config, "__dict__", {})
+    kept = {name: value for name, value in values.items() if name not in UNSAID}
+    return json.dumps([type(inner).__name__, kept], sort_keys=True, default=_plainly)
+
+
+def _plainly(value: Any) -> str:
+    """A function or an object by its kind alone: its address differs from process to process."""
+    return str(value) if isinstance(value, torch.dtype | torch.device) else type(value).__name__
 
 
 def definitions(common: Shared, model: Mapping[str, Any], dtype: str, device: str) -> dict[str, dict[str, Any]]:
@@ -40,7 +74,7 @@ def definitions(common: Shared, model: Mapping[str, Any], dtype: str, device: st
         "on_missing": study.on_missing,
     }
     if study.on_missing == "skip":
-        every["skipping"] = {"conditions": list(told["conditions"].values()), "weights": told["weights"]}
+        every["skipping"] = {"conditions": list(told["conditions"].values()), "weights": list(told["weights"].items())}
     digests = {name: donor.digest() for name, donor in common.donors.items()}
     out = {}
     for condition, interventions in study.conditions.items():

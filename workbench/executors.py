@@ -5,17 +5,18 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from workbench.checkpoints import Trained, load
+from workbench.checkpoints import Trained
 from workbench.devices import one_thread
 from workbench.measuring import Cell, Shared, measure
 from workbench.workers import context, script_left_alone
@@ -33,12 +34,6 @@ class Order:
     label: str
     trained: Trained
     conditions: Sequence[str]
-
-    @property
-    def where(self) -> Path | Trained:
-        """What a worker gets the model from: its checkpoint, or itself."""
-        on_disk = (self.trained.folder / "model.json").is_file() and self.trained.folder != Path()
-        return self.trained.folder.resolve() if on_disk else self.trained
 
 
 Measured = Callable[[Order, dict[str, Cell]], Any]
@@ -67,8 +62,8 @@ def execute_orders(
     if kind == "local":
         _locally(common, orders, begin, measured)
         return
-    with _pool(common, processes) if kind == "pool" else _ray(common, address) as submit:
-        _dispatch(orders, begin, measured, submit, processes or os.cpu_count() or 1)
+    with _pool(common, processes) if kind == "pool" else _ray(common, address, processes) as (submit, workers):
+        _dispatch(orders, begin, measured, submit, workers)
 
 
 def _locally(common: Shared, orders: Sequence[Order], begin: Begin, measured: Measured) -> None:
@@ -150,7 +145,8 @@ def _result(handle: Any) -> dict[str, Cell]:
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.ObjectLostError) as error:
         raise WorkerDied(str(error).splitlines()[0]) from error
     except ray.exceptions.RayTaskError as error:
-        raise error.as_instanceof_cause() from None
+        # Ray's own error is of a class made up on the spot, and its words are a traceback.
+        raise (error.cause if isinstance(error.cause, Exception) else error.as_instanceof_cause()) from error
 
 
 # Worker processes
@@ -161,37 +157,46 @@ _common: Shared | None = None
 def _start(pickled: bytes) -> None:
     global _common
     torch.set_num_threads(1)
+    # Ctrl-C reaches every process of a terminal; the parent ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _common = pickle.loads(pickled)
 
 
-def _work(where: Path | Trained, conditions: Sequence[str], common: Shared | None = None) -> dict[str, Cell]:
-    shared = _common if common is None else common
-    assert shared is not None
-    trained = load(where) if isinstance(where, Path) else where
-    return measure(shared, trained.model, conditions)
+def _end_with_parent() -> None:
+    """A worker whose parent was killed waits for work for ever: it holds the other end of its own queue."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _work(model: Any, conditions: Sequence[str]) -> dict[str, Cell]:
+    assert _common is not None
+    return measure(_common, model, conditions)
 
 
 @contextmanager
-def _pool(common: Shared, processes: int | None) -> Iterator[Submit]:
+def _pool(common: Shared, processes: int | None) -> Iterator[tuple[Submit, int]]:
     """A pool that is made again when one of its processes is killed."""
-    pickled, pools = pickle.dumps(common), []
+    pickled, pools, workers = pickle.dumps(common), [], processes or os.cpu_count() or 1
 
     def opened() -> ProcessPoolExecutor:
-        pool = ProcessPoolExecutor(processes or os.cpu_count(), context(), initializer=_start, initargs=(pickled,))
+        pool = ProcessPoolExecutor(workers, context(), initializer=_start, initargs=(pickled,))
         pools.append(pool)
         return pool
 
     def submit(order: Order, conditions: Sequence[str]) -> Future:
         with script_left_alone(type(common.task).__module__):
             try:
-                return pools[-1].submit(_work, order.where, conditions)
+                return pools[-1].submit(_work, order.trained.model, conditions)
             except BrokenProcessPool:
-                return opened().submit(_work, order.where, conditions)
+                return opened().submit(_work, order.trained.model, conditions)
 
     others = set(multiprocessing.active_children())
     opened()
     try:
-        yield submit
+        yield submit, workers
     except BaseException:
         for process in set(multiprocessing.active_children()) - others:
             process.terminate()
@@ -202,8 +207,9 @@ def _pool(common: Shared, processes: int | None) -> Iterator[Submit]:
 
 
 @contextmanager
-def _ray(common: Shared, address: str | None) -> Iterator[Submit]:
-    """Tasks on a cluster; what all of them need is put there once, and results come back through its object store."""
+def _ray(common: Shared, address: str | None, processes: int | None) -> Iterator[tuple[Submit, int]]:
+    """Tasks on a cluster; what all of them need, and each model, is put there once, and results come back through its
+    object store."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -212,15 +218,22 @@ def _ray(common: Shared, address: str | None) -> Iterator[Submit]:
     begun = not ray.is_initialized()
     if begun:
         ray.init(address=address, include_dashboard=False, log_to_driver=False)
-    there = ray.put(common)
+    there, models = ray.put(common), {}
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(_on_a_node)
+
+    def submit(order: Order, conditions: Sequence[str]) -> Any:
+        model = order.trained.model
+        if id(model) not in models:
+            models[id(model)] = ray.put(model)
+        return task.remote(models[id(model)], list(conditions), there)
+
     try:
-        yield lambda order, conditions: task.remote(order.trained, list(conditions), there)
+        yield submit, processes or max(int(ray.cluster_resources().get("CPU", 1)), 1)
     finally:
         if begun:
             ray.shutdown()
 
 
-def _on_a_node(trained: Trained, conditions: Sequence[str], common: Shared) -> dict[str, Cell]:
+def _on_a_node(model: Any, conditions: Sequence[str], common: Shared) -> dict[str, Cell]:
     torch.set_num_threads(1)
-    return measure(common, trained.model, conditions)
+    return measure(common, model, conditions)

@@ -2,86 +2,74 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import sqlite3
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
-BLOCKS, DAMAGED, INDEX = "blocks", "damaged", "index.sqlite"
-CELL = "cell"
-"""The column of a block that holds each row's cell, by key."""
+from workbench.blocks import CELL, Block, read_manifest, read_rows, remove, write_block
+from workbench.claims import Claims
 
+BLOCKS, DAMAGED, CLAIMS, INDEX = "blocks", "damaged", "claims", "index.sqlite"
+VERSION = 1
+"""Raised by hand where the index's tables change: one of another version is made anew."""
 
-@dataclass(frozen=True)
-class Block:
-    """A block as its manifest says: its cells with what defines each, its file's SHA-256 and size in bytes."""
+SETTLED = 2.0
+"""Seconds after which a folder's time of change tells whether it was changed since; before, it is too coarse."""
 
-    name: str
-    sha256: str
-    size: int
-    cells: Mapping[str, Mapping[str, Any]]
+ELSEWHERE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+"""What says nothing against an index: it is in another's hand, or in a place where nothing may be written."""
+
+T = TypeVar("T")
 
 
 class Store:
     """A folder of blocks and an index of their cells.
 
     A block is a Parquet file and a manifest beside it, and exists once the manifest does. Several processes may use one
-    store: `writing(name)` lets one at a time compute what has that name. The index holds nothing that the manifests do
-    not: it is made anew where it is lost, and learns what others wrote.
+    store: one at a time has a cell in hand. The index holds nothing that the manifests do not: it is made anew where it
+    is lost, learns what others wrote, and is kept in memory where it cannot be written.
     """
 
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
         self.blocks = self.folder / BLOCKS
-        self.blocks.mkdir(parents=True, exist_ok=True)
+        self.claims = Claims(self.folder / CLAIMS)
 
-    @contextmanager
-    def writing(self, name: str) -> Iterator[None]:
-        """One process at a time under this name; a process that is killed lets go."""
-        with self._lock(name):
-            yield
-
-    def _lock(self, name: str) -> FileLock:
-        (self.folder / "locks").mkdir(exist_ok=True)
-        return FileLock(self.folder / "locks" / f"{hashlib.sha256(name.encode()).hexdigest()[:20]}.lock")
-
-    def lock(self, stack: ExitStack, name: str, waiting: bool) -> bool:
-        """Enters `writing(name)` into the stack; False, at once, where another has it and `waiting` is not said."""
-        try:
-            stack.enter_context(self._lock(name).acquire(blocking=waiting))
-        except Timeout:
-            return False
+    def take(self, keys: Collection[str], waiting: bool) -> bool:
+        """Takes cells in hand, so that no other process computes them; False where another has one of them in hand,
+        which is waited for where `waiting` is said."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        while not self.claims.take(keys):
+            if not waiting:
+                return False
+            time.sleep(0.05)
         return True
+
+    def give(self, keys: Collection[str]) -> None:
+        """Lets go of cells in hand."""
+        self.claims.give(keys)
 
     def add(self, cells: Mapping[str, pd.DataFrame], about: Mapping[str, Mapping[str, Any]]) -> str:
         """Writes a block of cells, key → rows, with what defines each; gives its name.
 
         The file is written beside its place, synced and renamed, then its manifest: killed at any moment, the block is
-        there whole or not at all.
+        there whole or not at all. Raises ValueError for no cells.
         """
         if not cells:
             raise ValueError("a block holds one cell or more")
-        rows = pd.concat([frame.assign(**{CELL: key}) for key, frame in cells.items()], ignore_index=True)
-        raw = _parquet(rows.astype({CELL: "category"}))
-        name = hashlib.sha256("".join(sorted(cells)).encode() + raw).hexdigest()[:20]
-        block = Block(name, hashlib.sha256(raw).hexdigest(), len(raw), {key: dict(about.get(key, {})) for key in cells})
-        _write_whole(self.blocks / f"{name}.parquet", raw)
-        said = {"sha256": block.sha256, "size": block.size, "cells": block.cells}
-        text = json.dumps(said, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-        _write_whole(self.blocks / f"{name}.json", text.encode())
-        with self._index() as index:
-            _enter(index, block)
-        return name
+        self.blocks.mkdir(parents=True, exist_ok=True)
+        with self._writing():
+            block = write_block(self.blocks, cells, about)
+        self._ask(lambda index: _enter(index, block))
+        return block.name
 
     def missing(self, keys: Sequence[str]) -> list[str]:
         """Of these cells, those that are not here, in order."""
@@ -97,21 +85,19 @@ class Store:
         found: dict[str, pd.DataFrame] = {}
         for name in sorted(set(here.values())):
             wanted = [key for key in keys if here.get(key) == name]
-            rows = self._rows(name)
-            if rows is not None:
-                parts = dict(tuple(rows[rows[CELL].isin(wanted)].groupby(CELL, observed=True, sort=False)))
-                found |= {key: parts[key].drop(columns=CELL).reset_index(drop=True) for key in wanted if key in parts}
+            rows = read_rows(self.blocks, name)
+            if rows is None or not set(wanted) <= set(rows[CELL]):
+                self._move_aside(name)
+                continue
+            parts = dict(tuple(rows.drop(columns=CELL).groupby(rows[CELL], observed=True, sort=False)))
+            found |= {key: parts[key].reset_index(drop=True) for key in wanted}
         return {key: found[key] for key in keys if key in found}
 
     def about(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
         """What each of these cells is, as it was added; those that are not here are left out."""
-        here = self._where(keys)
-        with self._index() as index:
-            rows = [
-                (key, index.execute("SELECT said FROM cells WHERE cell = ? AND block = ?", (key, block)).fetchone())
-                for key, block in here.items()
-            ]
-        return {key: json.loads(row[0]) for key, row in rows if row is not None}
+        asked = "SELECT cell, said, MIN(block) FROM cells JOIN asked USING (cell) GROUP BY cell"
+        said = {row[0]: row[1] for row in self._ask(lambda index: _about(index, asked, keys))}
+        return {key: json.loads(said[key]) for key in keys if key in said}
 
     def set_aside(self, keys: Sequence[str]) -> None:
         """Moves the blocks of these cells aside, so that they are computed again."""
@@ -121,91 +107,129 @@ class Store:
 
     def cells(self) -> pd.DataFrame:
         """Every cell that is here: its key, its block, the block's size in bytes, and what the cell is, as text."""
-        with self._index() as index:
-            return pd.read_sql_query(
-                "SELECT cell, block, size, said FROM cells JOIN blocks USING (block) ORDER BY block, cell", index
-            )
+        asked = "SELECT cell, block, size, said FROM cells JOIN blocks USING (block) ORDER BY block, cell"
+        return self._ask(lambda index: pd.read_sql_query(asked, index))
 
     def damaged(self) -> list[str]:
         """Checks every block; those that are damaged are moved aside and named."""
-        with self._index() as index:
-            names = [row[0] for row in index.execute("SELECT block FROM blocks ORDER BY block")]
-        return [name for name in names if self._rows(name) is None]
+        found = [name for name in sorted(_manifests(self.blocks)) if read_rows(self.blocks, name) is None]
+        for name in found:
+            self._move_aside(name)
+        return found
 
-    def prune(self, keep: Iterable[str] = ()) -> int:
-        """Removes blocks none of whose cells is kept, files that belong to no block, and what was moved aside.
-
-        Gives how many bytes were freed.
-        """
-        kept, freed = set(keep), 0
-        with self.writing("prune"):
+    def prune(self, keep: Iterable[str] | None = ()) -> int:
+        """Removes blocks none of whose cells is kept (None: every cell is), files that belong to no block, and what was
+        moved aside. Gives how many bytes were freed."""
+        kept, freed = None if keep is None else set(keep), 0
+        if not self.folder.is_dir():
+            return 0
+        with self._writing():
             for path in sorted(self.blocks.glob("*.json")):
-                block = _manifest(path)
-                if block is None or not kept & set(block.cells):
-                    freed += _remove(path) + _remove(path.with_suffix(".parquet"))
-            with_manifest = {path.stem for path in self.blocks.glob("*.json")}
-            for path in self.blocks.iterdir():
-                if path.suffix == ".parquet" and path.stem not in with_manifest:
-                    freed += _remove(path)
+                block = read_manifest(path)
+                if block is None or (kept is not None and not kept & set(block.cells)):
+                    freed += remove(path) + remove(path.with_suffix(".parquet"))
+            whole = _manifests(self.blocks)
+            for path in [*self.blocks.glob("*.parquet"), *self.blocks.glob(".*.partial")]:
+                if path.suffix == ".partial" or path.stem not in whole:
+                    freed += remove(path)
             for path in (self.folder / DAMAGED).glob("*"):
-                freed += _remove(path)
-            _remove(self.folder / INDEX)
+                freed += remove(path)
+        self.claims.sweep()
         return freed
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One process at a time, so that what is half written is not taken for what nobody wants."""
+        with FileLock(self.folder / "writing.lock"):
+            yield
 
     def _where(self, keys: Sequence[str]) -> dict[str, str]:
         """Key → block, of those that are here."""
-        with self._index() as index:
-            index.execute("CREATE TEMP TABLE asked (cell TEXT PRIMARY KEY)")
-            index.executemany("INSERT OR IGNORE INTO asked VALUES (?)", [(key,) for key in keys])
-            return dict(index.execute("SELECT cell, MIN(block) FROM cells JOIN asked USING (cell) GROUP BY cell"))
-
-    def _rows(self, name: str) -> pd.DataFrame | None:
-        """A block's rows; None where it is damaged, which moves it aside."""
-        path = self.blocks / f"{name}.parquet"
-        block = _manifest(path.with_suffix(".json"))
-        raw = path.read_bytes() if path.is_file() else b""
-        if block is not None and hashlib.sha256(raw).hexdigest() == block.sha256:
-            return pd.read_parquet(io.BytesIO(raw))
-        self._move_aside(name)
-        return None
+        asked = "SELECT cell, MIN(block) FROM cells JOIN asked USING (cell) GROUP BY cell"
+        return dict(self._ask(lambda index: _about(index, asked, keys)))
 
     def _move_aside(self, name: str) -> None:
-        path = self.blocks / f"{name}.parquet"
         (self.folder / DAMAGED).mkdir(exist_ok=True)
-        for part in (path.with_suffix(".json"), path):
-            if part.exists():
-                os.replace(part, self.folder / DAMAGED / part.name)
-        with self._index() as index:
-            _forget(index, name)
+        for ending in ("json", "parquet"):
+            try:
+                os.replace(self.blocks / f"{name}.{ending}", self.folder / DAMAGED / f"{name}.{ending}")
+            except FileNotFoundError:  # never there, or moved by another
+                continue
+        self._ask(lambda index: _forget(index, name))
 
-    @contextmanager
-    def _index(self) -> Iterator[sqlite3.Connection]:
-        """The index, with the blocks that are in the folder now; made anew where it cannot be read."""
+    def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        """An answer of the index, with the blocks that are in the folder now; it is made anew where it is damaged."""
         path = self.folder / INDEX
-        try:
-            index = _opened(path)
-        except sqlite3.DatabaseError:
-            path.unlink(missing_ok=True)
-            index = _opened(path)
-        with closing(index):
-            known = {row[0] for row in index.execute("SELECT block FROM blocks")}
-            there = {entry.name[:-5] for entry in os.scandir(self.blocks) if entry.name.endswith(".json")}
-            for name in known - there:
-                _forget(index, name)
-            for name in sorted(there - known):
-                block = _manifest(self.blocks / f"{name}.json")
-                if block is not None:
-                    _enter(index, block)
-            index.commit()
-            yield index
-            index.commit()
+        for place in (path, path, None):
+            try:
+                with closing(_opened(place if self.folder.is_dir() else None)) as index:
+                    _learn(index, self.blocks)
+                    answer = question(index)
+                    index.commit()
+                    return answer
+            except sqlite3.DatabaseError as error:
+                if place is None:
+                    raise
+                if getattr(error, "sqlite_errorcode", None) not in ELSEWHERE:
+                    _discard(path)
+        raise AssertionError("an index in memory answers, or raises")
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    index = sqlite3.connect(path, timeout=60)
-    index.execute("CREATE TABLE IF NOT EXISTS blocks (block TEXT PRIMARY KEY, size INTEGER)")
-    index.execute("CREATE TABLE IF NOT EXISTS cells (cell TEXT, block TEXT, said TEXT, PRIMARY KEY (cell, block))")
+def _opened(path: Path | None) -> sqlite3.Connection:
+    """The index in a file, or an empty one in memory. Raises DatabaseError for one of another version."""
+    index = sqlite3.connect(":memory:" if path is None else path, timeout=20)
+    try:
+        both = "SELECT user_version, (SELECT COUNT(*) FROM sqlite_master) FROM pragma_user_version"
+        found, tables = index.execute(both).fetchone()
+        if found != VERSION:
+            if tables:
+                raise sqlite3.DatabaseError(f"an index of version {found}")
+            index.execute("BEGIN IMMEDIATE")
+            index.execute("CREATE TABLE IF NOT EXISTS blocks (block TEXT PRIMARY KEY, size INTEGER)")
+            index.execute(
+                "CREATE TABLE IF NOT EXISTS cells (cell TEXT, block TEXT, said TEXT, PRIMARY KEY (cell, block))"
+            )
+            index.execute("CREATE TABLE IF NOT EXISTS learnt (changed INTEGER)")
+            index.execute("CREATE INDEX IF NOT EXISTS by_block ON cells (block)")
+            index.execute(f"PRAGMA user_version = {VERSION}")
+            index.commit()
+    except BaseException:
+        index.close()
+        raise
     return index
+
+
+def _learn(index: sqlite3.Connection, blocks: Path) -> None:
+    """Enters what others wrote and forgets what they removed; a folder that is as it was is not looked through."""
+    now, changed = time.time_ns(), blocks.stat().st_mtime_ns if blocks.is_dir() else 0
+    learnt = index.execute("SELECT changed FROM learnt").fetchall()
+    if learnt == [(changed,)]:
+        return
+    known = {row[0] for row in index.execute("SELECT block FROM blocks")}
+    there = _manifests(blocks)
+    for name in known - there:
+        _forget(index, name)
+    for name in sorted(there - known):
+        block = read_manifest(blocks / f"{name}.json")
+        if block is not None:
+            _enter(index, block)
+    if learnt:
+        index.execute("DELETE FROM learnt")
+    if now - changed > SETTLED * 1e9:
+        index.execute("INSERT INTO learnt VALUES (?)", (changed,))
+    index.commit()
+
+
+def _manifests(blocks: Path) -> set[str]:
+    if not blocks.is_dir():
+        return set()
+    return {entry.name[:-5] for entry in os.scandir(blocks) if entry.name.endswith(".json")}
+
+
+def _about(index: sqlite3.Connection, question: str, keys: Sequence[str]) -> list[Any]:
+    index.execute("CREATE TEMP TABLE asked (cell TEXT PRIMARY KEY)")
+    index.executemany("INSERT OR IGNORE INTO asked VALUES (?)", [(key,) for key in keys])
+    return index.execute(question).fetchall()
 
 
 def _enter(index: sqlite3.Connection, block: Block) -> None:
@@ -219,47 +243,12 @@ def _enter(index: sqlite3.Connection, block: Block) -> None:
 def _forget(index: sqlite3.Connection, name: str) -> None:
     index.execute("DELETE FROM cells WHERE block = ?", (name,))
     index.execute("DELETE FROM blocks WHERE block = ?", (name,))
-    index.commit()
 
 
-def _manifest(path: Path) -> Block | None:
-    """What a manifest says; None where it cannot be read."""
-    try:
-        said = json.loads(path.read_bytes())
-        return Block(path.stem, str(said["sha256"]), int(said["size"]), dict(said["cells"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _parquet(rows: pd.DataFrame) -> bytes:
-    buffer = io.BytesIO()
-    rows.to_parquet(buffer, index=False, compression="zstd")
-    return buffer.getvalue()
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
-    try:
-        with open(beside, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-        _sync(path.parent)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
+def _discard(path: Path) -> None:
+    """Removes an index, and what an interrupted change of it left, which must not be taken up by the next one."""
+    for one in (path, path.with_name(f"{path.name}-journal")):
         try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _remove(path: Path) -> int:
-    size = path.stat().st_size if path.exists() else 0
-    path.unlink(missing_ok=True)
-    return size
+            one.unlink(missing_ok=True)
+        except OSError:  # it may be a folder, or nothing may be written here: memory serves
+            return
