@@ -14,9 +14,9 @@ import torch
 from workbench.batch import Batch
 from workbench.interventions import donor_names
 from workbench.locations import Edges
-from workbench.metrics import METRICS
+from workbench.metrics import AGAINST_CLEAN, METRICS
 from workbench.patterns import derive, edge_weights
-from workbench.running import MissingExamples, absent, run
+from workbench.running import MissingExamples, Run, absent, run
 from workbench.study import Study
 from workbench.task import Task
 
@@ -68,26 +68,31 @@ def measure(
     if not len(keep):
         raise MissingExamples(f"task {task.name!r}: no example is left; first: {next(iter(skipped.values()))}")
     cells: dict[str, Cell] = {}
-    clean: dict[str, torch.Tensor] = {}
+    clean = run(model, batch, positions="read", left_out=skipped) if conditions else None
     for condition in conditions:
         interventions = study.conditions[condition]
         try:
             donors = {name: common.donors[name] for name in donor_names(interventions)}
-            out = run(model, batch, interventions, donors=donors, positions="read", left_out=skipped)
+            edited = run(model, batch, interventions, donors=donors, positions="read", left_out=skipped)
         except (KeyError, ValueError, RuntimeError) as error:
             raise named(error, f"condition {condition!r}", task) from error
-        values = {name: METRICS[name](out.logits, out.batch).cpu().numpy() for name in study.metrics}
+        assert clean is not None
+        values = {name: _valued(name, edited, clean).cpu().numpy() for name in study.metrics}
         if not interventions and study.weights:
             weighed = edge_weights(model, batch.select(keep), study.weights)
             values |= {name: weight.cpu().numpy() for name, weight in weighed.items()}
-        notes = list(out.notes)
-        if not interventions:
-            clean = {condition: out.logits}
-        elif same := [name for name, logits in clean.items() if torch.equal(logits, out.logits)]:
-            notes.append(f"the logits are those of {same[0]!r}, bit for bit, in every example")
+        notes = list(edited.notes)
+        if interventions and torch.equal(clean.logits, edited.logits):
+            notes.append("the logits are those without interventions, bit for bit, in every example")
         cells[condition] = Cell(_rows(values, keep.numpy(), skipped, len(batch)), tuple(notes))
         tick(1)
     return cells
+
+
+def _valued(name: str, edited: Run, clean: Run) -> torch.Tensor:
+    if name in AGAINST_CLEAN:
+        return AGAINST_CLEAN[name](edited.logits, edited.batch, clean.logits)
+    return METRICS[name](edited.logits, edited.batch)
 
 
 def _missing(study: Study, task: Task, model: Any, batch: Batch) -> dict[int, str]:

@@ -44,7 +44,54 @@ def logit_margin(logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Fl
     return _mean(rows.gather(-1, labels[..., None])[..., 0] - rivals, read)
 
 
-METRICS = {"accuracy": accuracy, "log_prob": log_prob, "loss": loss, "logit_margin": logit_margin}
+def exact_match(logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, "batch"]:
+    """1 where the largest logit is the label's at every read position of the example, else 0; ties are wrong. Unit:
+    fraction of examples."""
+    return (accuracy(logits, batch) == 1).to(exact(logits).dtype)
+
+
+def rank(logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, "batch"]:
+    """The label's place among all tokens by logit, 1 for the largest; ties count half, as in Mann and Whitney's
+    statistic (1947). Unit: places."""
+    rows, labels, read = _at_labels(logits, batch)
+    asked = rows.gather(-1, labels[..., None])
+    larger, equal = (rows > asked).sum(-1), (rows == asked).sum(-1) - 1
+    return _mean((1 + larger + equal / 2).to(rows.dtype), read)
+
+
+def kl_to_clean(logits: Float[Tensor, "batch pos d_vocab"], batch: Batch, clean: Tensor) -> Float[Tensor, "batch"]:
+    """Kullback–Leibler divergence Σ p log(p / q) of the distribution p without interventions from q with them
+    (Kullback and Leibler 1951). Unit: nats; 0 where nothing changed."""
+    mine, theirs, read = _two(logits, batch, clean)
+    return _mean((theirs.exp() * (theirs - mine)).sum(-1).clamp_min(0), read)
+
+
+def tv_to_clean(logits: Float[Tensor, "batch pos d_vocab"], batch: Batch, clean: Tensor) -> Float[Tensor, "batch"]:
+    """Total variation distance Σ |p − q| / 2 between the distributions with and without interventions. Unit: fraction,
+    0 where nothing changed, 1 where they share nothing."""
+    mine, theirs, read = _two(logits, batch, clean)
+    return _mean((mine.exp() - theirs.exp()).abs().sum(-1) / 2, read)
+
+
+METRICS = {
+    "accuracy": accuracy,
+    "exact_match": exact_match,
+    "log_prob": log_prob,
+    "loss": loss,
+    "logit_margin": logit_margin,
+    "rank": rank,
+}
+"""(logits, batch) → [batch]."""
+
+AGAINST_CLEAN = {"kl_to_clean": kl_to_clean, "tv_to_clean": tv_to_clean}
+"""(logits, batch, logits without interventions) → [batch]."""
+
+
+def _two(logits: Tensor, batch: Batch, clean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities with and without interventions at the positions read, and the mask of those."""
+    mine, _, read = _at_labels(logits, batch)
+    theirs, _, _ = _at_labels(clean, batch)
+    return torch.log_softmax(mine, -1), torch.log_softmax(theirs, -1), read
 
 
 def _at_labels(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,10 +9,11 @@ __all__ = ["KEYS", "check", "check_columns", "metrics"]
 
 KEYS = ("model", "model_seed", "condition", "example", "skipped")
 
-UNBOUNDED = ("loss", "log_prob", "logit_margin")
+UNBOUNDED = ("loss", "log_prob", "logit_margin", "rank", "kl_to_clean")
 """Metrics with no natural bounds, whatever their values happen to be; any other is bounded if it lies in [0, 1]."""
 
-NATURAL = {"loss": (0.0, float("inf")), "log_prob": (float("-inf"), 0.0)}
+_UP = float("inf")
+NATURAL = {"loss": (0.0, _UP), "log_prob": (-_UP, 0.0), "rank": (1.0, _UP), "kl_to_clean": (0.0, _UP)}
 """Where a mean of these can lie at all; an interval ends there."""
 
 _CELL = ["model", "condition", "model_seed"]

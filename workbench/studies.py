@@ -19,7 +19,7 @@ from workbench.declared import models_of
 from workbench.executors import execute_orders
 from workbench.interventions import donor_names
 from workbench.measuring import named, shared
-from workbench.metrics import METRICS
+from workbench.metrics import AGAINST_CLEAN, METRICS
 from workbench.nearest import nearest
 from workbench.store import Store
 from workbench.study import Study, for_model
@@ -99,9 +99,9 @@ def run_declared(
 
 
 def _check(study: Study, task: Task) -> None:
-    unknown = [name for name in study.metrics if name not in METRICS]
-    if unknown:
-        raise KeyError(f"no metric {unknown[0]!r}. {nearest(unknown[0], list(METRICS))}")
+    known = [*METRICS, *AGAINST_CLEAN]
+    if unknown := [name for name in study.metrics if name not in known]:
+        raise KeyError(f"no metric {unknown[0]!r}. {nearest(unknown[0], known)}")
     for condition, interventions in study.conditions.items():
         if undeclared := sorted(donor_names(interventions) - set(study.donors)):
             say = f"no donor {undeclared[0]!r} is declared in the study. {nearest(undeclared[0], sorted(study.donors))}"
