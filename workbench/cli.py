@@ -196,6 +196,19 @@ def run_study_file(
     typer.echo(f"results: {write_outcome(study, found, notes, out or place(home) / 'studies' / file.stem)}")
 
 
+@app.command()
+@_plainly
+def report(
+    run: Annotated[Path, typer.Argument(help="The folder that `workbench study run` wrote.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the page.  [default: RUN itself]")] = None,
+    home: RunsHome = None,
+) -> None:
+    """Write a finished run as one page: README.md and index.html, which opens without a network."""
+    from workbench.page import write_page
+
+    typer.echo(f"report: {write_page(run, out, home=home)}")
+
+
 @runs_commands.command("list")
 @_plainly
 def list_runs(home: RunsHome = None) -> None:
