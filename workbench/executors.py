@@ -173,7 +173,16 @@ def _end_with_parent() -> None:
 
 def _work(model: Any, conditions: Sequence[str]) -> dict[str, Cell]:
     assert _common is not None
-    return measure(_common, model, conditions)
+    return _measured(_common, model, conditions)
+
+
+def _measured(common: Shared, model: Any, conditions: Sequence[str]) -> dict[str, Cell]:
+    if hasattr(model, "inner"):
+        from workbench.models.interface import register
+
+        # What transformers calls by name is known only in a process in which `wrap` has run.
+        register()
+    return measure(common, model, conditions)
 
 
 @contextmanager
@@ -236,4 +245,4 @@ def _ray(common: Shared, address: str | None, processes: int | None) -> Iterator
 
 def _on_a_node(model: Any, conditions: Sequence[str], common: Shared) -> dict[str, Cell]:
     torch.set_num_threads(1)
-    return measure(common, model, conditions)
+    return _measured(common, model, conditions)

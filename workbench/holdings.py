@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from workbench.checkpoints import home as place
@@ -14,13 +13,9 @@ def holdings(home: Path | str | None = None) -> str:
     folder = place(home)
     models = sorted(one for one in (folder / "checkpoints").glob("*") if (one / "model.json").is_file())
     lines = [f"{folder}", f"  {len(models)} trained models, {_megabytes(models)}"]
-    cells = Store(folder / "cells").cells()
-    blocks = cells.drop_duplicates("block")
-    lines.append(f"  {len(cells)} cells in {len(blocks)} blocks, {blocks['size'].sum() / 1e6:.1f} MB")
-    said = cells["said"].map(json.loads)
-    groups = said.map(lambda one: (one.get("task", "?"), one.get("model", "?")))
-    for (task, model), count in groups.value_counts().sort_index().items():
-        lines.append(f"    {task}, {model}: {count} cells")
+    cells, blocks, size = Store(folder / "cells").tally()
+    lines.append(f"  {sum(cells.values())} cells in {blocks} blocks, {size / 1e6:.1f} MB")
+    lines += [f"    {task}, {model}: {count} cells" for (task, model), count in cells.items()]
     return "\n".join(lines)
 
 

@@ -14,16 +14,11 @@ from typing import Any, TypeVar
 import pandas as pd
 from filelock import FileLock
 
-from workbench.blocks import CELL, Block, read_manifest, read_rows, remove, write_block
+from workbench.blocks import CELL, read_manifest, read_rows, remove, write_block
 from workbench.claims import Claims
+from workbench.index import answers, discard, enter, forget, learn, manifests, opened
 
 BLOCKS, DAMAGED, CLAIMS, INDEX = "blocks", "damaged", "claims", "index.sqlite"
-VERSION = 1
-"""Raised by hand where the index's tables change: one of another version is made anew."""
-
-SETTLED = 2.0
-"""Seconds after which a folder's time of change tells whether it was changed since; before, it is too coarse."""
-
 ELSEWHERE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 """What says nothing against an index: it is in another's hand, or in a place where nothing may be written."""
 
@@ -68,7 +63,7 @@ class Store:
         self.blocks.mkdir(parents=True, exist_ok=True)
         with self._writing():
             block = write_block(self.blocks, cells, about)
-        self._ask(lambda index: _enter(index, block))
+        self._ask(lambda index: enter(index, block))
         return block.name
 
     def missing(self, keys: Sequence[str]) -> list[str]:
@@ -96,7 +91,7 @@ class Store:
     def about(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
         """What each of these cells is, as it was added; those that are not here are left out."""
         asked = "SELECT cell, said, MIN(block) FROM cells JOIN asked USING (cell) GROUP BY cell"
-        said = {row[0]: row[1] for row in self._ask(lambda index: _about(index, asked, keys))}
+        said = {row[0]: row[1] for row in self._ask(lambda index: answers(index, asked, keys))}
         return {key: json.loads(said[key]) for key in keys if key in said}
 
     def set_aside(self, keys: Sequence[str]) -> None:
@@ -110,9 +105,21 @@ class Store:
         asked = "SELECT cell, block, size, said FROM cells JOIN blocks USING (block) ORDER BY block, cell"
         return self._ask(lambda index: pd.read_sql_query(asked, index))
 
+    def tally(self) -> tuple[dict[tuple[str, str], int], int, int]:
+        """How many cells there are by task and model, in how many blocks, of how many bytes."""
+        counted = (
+            "SELECT COALESCE(json_extract(said, '$.task'), '?'), COALESCE(json_extract(said, '$.model'), '?'), "
+            "COUNT(*) FROM cells GROUP BY 1, 2 ORDER BY 1, 2"
+        )
+        sized = "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM blocks"
+        cells, (blocks, size) = self._ask(
+            lambda index: (index.execute(counted).fetchall(), index.execute(sized).fetchone())
+        )
+        return {(task, model): number for task, model, number in cells}, blocks, size
+
     def damaged(self) -> list[str]:
         """Checks every block; those that are damaged are moved aside and named."""
-        found = [name for name in sorted(_manifests(self.blocks)) if read_rows(self.blocks, name) is None]
+        found = [name for name in sorted(manifests(self.blocks)) if read_rows(self.blocks, name) is None]
         for name in found:
             self._move_aside(name)
         return found
@@ -128,7 +135,7 @@ class Store:
                 block = read_manifest(path)
                 if block is None or (kept is not None and not kept & set(block.cells)):
                     freed += remove(path) + remove(path.with_suffix(".parquet"))
-            whole = _manifests(self.blocks)
+            whole = manifests(self.blocks)
             for path in [*self.blocks.glob("*.parquet"), *self.blocks.glob(".*.partial")]:
                 if path.suffix == ".partial" or path.stem not in whole:
                     freed += remove(path)
@@ -146,7 +153,7 @@ class Store:
     def _where(self, keys: Sequence[str]) -> dict[str, str]:
         """Key → block, of those that are here."""
         asked = "SELECT cell, MIN(block) FROM cells JOIN asked USING (cell) GROUP BY cell"
-        return dict(self._ask(lambda index: _about(index, asked, keys)))
+        return dict(self._ask(lambda index: answers(index, asked, keys)))
 
     def _move_aside(self, name: str) -> None:
         (self.folder / DAMAGED).mkdir(exist_ok=True)
@@ -155,15 +162,15 @@ class Store:
                 os.replace(self.blocks / f"{name}.{ending}", self.folder / DAMAGED / f"{name}.{ending}")
             except FileNotFoundError:  # never there, or moved by another
                 continue
-        self._ask(lambda index: _forget(index, name))
+        self._ask(lambda index: forget(index, name))
 
     def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """An answer of the index, with the blocks that are in the folder now; it is made anew where it is damaged."""
         path = self.folder / INDEX
         for place in (path, path, None):
             try:
-                with closing(_opened(place if self.folder.is_dir() else None)) as index:
-                    _learn(index, self.blocks)
+                with closing(opened(place if self.folder.is_dir() else None)) as index:
+                    learn(index, self.blocks)
                     answer = question(index)
                     index.commit()
                     return answer
@@ -171,84 +178,5 @@ class Store:
                 if place is None:
                     raise
                 if getattr(error, "sqlite_errorcode", None) not in ELSEWHERE:
-                    _discard(path)
+                    discard(path)
         raise AssertionError("an index in memory answers, or raises")
-
-
-def _opened(path: Path | None) -> sqlite3.Connection:
-    """The index in a file, or an empty one in memory. Raises DatabaseError for one of another version."""
-    index = sqlite3.connect(":memory:" if path is None else path, timeout=20)
-    try:
-        both = "SELECT user_version, (SELECT COUNT(*) FROM sqlite_master) FROM pragma_user_version"
-        found, tables = index.execute(both).fetchone()
-        if found != VERSION:
-            if tables:
-                raise sqlite3.DatabaseError(f"an index of version {found}")
-            index.execute("BEGIN IMMEDIATE")
-            index.execute("CREATE TABLE IF NOT EXISTS blocks (block TEXT PRIMARY KEY, size INTEGER)")
-            index.execute(
-                "CREATE TABLE IF NOT EXISTS cells (cell TEXT, block TEXT, said TEXT, PRIMARY KEY (cell, block))"
-            )
-            index.execute("CREATE TABLE IF NOT EXISTS learnt (changed INTEGER)")
-            index.execute("CREATE INDEX IF NOT EXISTS by_block ON cells (block)")
-            index.execute(f"PRAGMA user_version = {VERSION}")
-            index.commit()
-    except BaseException:
-        index.close()
-        raise
-    return index
-
-
-def _learn(index: sqlite3.Connection, blocks: Path) -> None:
-    """Enters what others wrote and forgets what they removed; a folder that is as it was is not looked through."""
-    now, changed = time.time_ns(), blocks.stat().st_mtime_ns if blocks.is_dir() else 0
-    learnt = index.execute("SELECT changed FROM learnt").fetchall()
-    if learnt == [(changed,)]:
-        return
-    known = {row[0] for row in index.execute("SELECT block FROM blocks")}
-    there = _manifests(blocks)
-    for name in known - there:
-        _forget(index, name)
-    for name in sorted(there - known):
-        block = read_manifest(blocks / f"{name}.json")
-        if block is not None:
-            _enter(index, block)
-    if learnt:
-        index.execute("DELETE FROM learnt")
-    if now - changed > SETTLED * 1e9:
-        index.execute("INSERT INTO learnt VALUES (?)", (changed,))
-    index.commit()
-
-
-def _manifests(blocks: Path) -> set[str]:
-    if not blocks.is_dir():
-        return set()
-    return {entry.name[:-5] for entry in os.scandir(blocks) if entry.name.endswith(".json")}
-
-
-def _about(index: sqlite3.Connection, question: str, keys: Sequence[str]) -> list[Any]:
-    index.execute("CREATE TEMP TABLE asked (cell TEXT PRIMARY KEY)")
-    index.executemany("INSERT OR IGNORE INTO asked VALUES (?)", [(key,) for key in keys])
-    return index.execute(question).fetchall()
-
-
-def _enter(index: sqlite3.Connection, block: Block) -> None:
-    index.execute("INSERT OR REPLACE INTO blocks VALUES (?, ?)", (block.name, block.size))
-    rows = [
-        (key, block.name, json.dumps(said, sort_keys=True, ensure_ascii=False)) for key, said in block.cells.items()
-    ]
-    index.executemany("INSERT OR REPLACE INTO cells VALUES (?, ?, ?)", rows)
-
-
-def _forget(index: sqlite3.Connection, name: str) -> None:
-    index.execute("DELETE FROM cells WHERE block = ?", (name,))
-    index.execute("DELETE FROM blocks WHERE block = ?", (name,))
-
-
-def _discard(path: Path) -> None:
-    """Removes an index, and what an interrupted change of it left, which must not be taken up by the next one."""
-    for one in (path, path.with_name(f"{path.name}-journal")):
-        try:
-            one.unlink(missing_ok=True)
-        except OSError:  # it may be a folder, or nothing may be written here: memory serves
-            return
