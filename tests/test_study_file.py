@@ -257,3 +257,14 @@ def test_no_label_is_a_command_or_an_option_in_latex(path):
         assert not cell.startswith(("[", "*")) and not re.search(r"(?<!\\)[&%$#_^~]", cell)
         commands = set(re.findall(r"\\([a-z]+)", cell))
         assert commands <= {"textbackslash", "textasciitilde", "textasciicircum", "textless", "textgreater", "textbar"}
+
+
+def test_sizes_that_would_have_one_label_are_refused(tmp_path):
+    path = tmp_path / "study.toml"
+    head = "format = 1\nn = 5\ndata_seed = 0\n[conditions]\nclean = []\n"
+    entry = '[models.m]\nkind = "training"\nseeds = 1\nconfig = {{ n_layers = {layers}, n_heads = 1, d_model = 8 }}\n'
+    path.write_text(head + entry.format(layers="[1, 1]"), encoding="utf-8")
+    with pytest.raises(ValueError, match="two models are labelled 'm n_layers=1'"):
+        read_study(path)
+    path.write_text(head + entry.format(layers="[1, 2]"), encoding="utf-8")
+    assert list(read_study(path).models) == ["m n_layers=1", "m n_layers=2"]

@@ -240,7 +240,7 @@ def prune_runs(
     from workbench.store import Store
 
     store = Store(place(home) / "cells")
-    freed = store.prune([] if everything else store.cells()["cell"])
+    freed = store.prune([] if everything else None)
     typer.echo(f"{freed / 1e6:.1f} MB freed")
 
 

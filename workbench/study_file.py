@@ -69,20 +69,23 @@ def _expanded(path: Path, values: dict[str, Any]) -> dict[str, Any]:
             conditions[label] = edits
     models: dict[str, Any] = {}
     for label, said in sources.items():
-        models |= _sizes(label, said)
+        for name, one in _sizes(label, said):
+            if name in models:
+                raise ValueError(f"{path}: two models are labelled {name!r}; a list in a config names each value once")
+            models[name] = one
     return {**values, "conditions": conditions, "models": models}
 
 
-def _sizes(label: str, said: Any) -> dict[str, Any]:
+def _sizes(label: str, said: Any) -> list[tuple[str, Any]]:
     """A model's entry for each choice from the lists in its config, labelled by what differs."""
     config = said.get("config") if isinstance(said, dict) else None
     if not isinstance(config, dict) or not any(isinstance(value, list) for value in config.values()):
-        return {label: said}
+        return [(label, said)]
     several = [name for name, value in config.items() if isinstance(value, list)]
-    return {
-        f"{label} {' '.join(f'{name}={one[name]}' for name in several)}": {**said, "config": one}
+    return [
+        (f"{label} {' '.join(f'{name}={one[name]}' for name in several)}", {**said, "config": one})
         for one in combinations(config)
-    }
+    ]
 
 
 def _parsed(path: Path) -> Any:
