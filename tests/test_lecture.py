@@ -446,7 +446,7 @@ def test_the_committed_readme_shows_the_committed_table(committed):
 
 
 def test_the_committed_report_has_every_file_and_small_results(committed):
-    assert {path.name for path in COMMITTED.iterdir()} == FILES
+    assert {path.name for path in COMMITTED.iterdir()} == FILES | {"index.html"}
     assert (COMMITTED / "results.parquet").stat().st_size < 2e6
     about = json.loads((COMMITTED / "provenance.json").read_text(encoding="utf-8"))
     assert "--quick" not in about["command"]
@@ -490,3 +490,14 @@ def test_one_layer_is_not_better_than_the_most_frequent_digit(committed):
 
 def test_the_four_claims_have_the_verdicts_that_the_lecture_argues_for(committed):
     assert committed.loc[CLAIM_IDS, "verdict"].to_dict() == IDEALLY
+
+
+def test_the_committed_page_is_of_the_committed_table_and_of_the_study_in_the_file(committed):
+    from workbench.study_file import read_study
+
+    page = (COMMITTED / "index.html").read_text(encoding="utf-8")
+    study = read_study(Path(__file__).parents[1] / "analyses" / "lecture.toml")
+    for condition in study.conditions:
+        assert f">{condition}<" in page
+        if condition in committed.index:
+            assert f"{committed.loc[condition, 'estimate']:.6g}" in page
