@@ -12,7 +12,7 @@ OPEN_TO_TASKS = ("workbench.batch", "workbench.task", "workbench.roles")
 DRAWING = ("seaborn", "matplotlib")
 WRITERS = (
     "workbench/report.py", "workbench/checkpoints.py", "workbench/show.py", "workbench/cli.py", "workbench/blocks.py",
-    "workbench/models/pretrained.py",
+    "workbench/models/weights.py",
 )  # fmt: skip
 FIGURES = "workbench/figures"
 LENSES = ("analyses/tools/native_bridge.py", "analyses/tools/gpt2_bridge.py")

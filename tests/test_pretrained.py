@@ -17,7 +17,8 @@ from transformers.utils import logging
 from tests import foreign
 from workbench.models import pretrained
 from workbench.models.families import Unsupported
-from workbench.models.pretrained import load_pretrained, read_json
+from workbench.models.pretrained import load_pretrained
+from workbench.models.weights import read_json
 
 CONFIG, WEIGHTS, INDEX, PICKLED = (
     "config.json",
