@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from workbench.drawing import draw
+from workbench.fitness import check
 from workbench.nearest import nearest
 
 UNREAD = -100
 """The label of a position at which nothing is read (the index that torch's losses ignore)."""
-
-_ROWS = {"position", "token", "label", "padding"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,70 +61,7 @@ class Batch:
             object.__setattr__(self, "valid", torch.ones_like(self.tokens, dtype=torch.bool))
         for name in ("roles", "relations", "alignments", "inputs"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
-        self._check()
-
-    def _check(self) -> None:
-        if self.tokens.ndim != 2 or not _integers(self.tokens):
-            raise ValueError(f"tokens must be integers [batch pos]; got {self.tokens.dtype} {list(self.tokens.shape)}")
-        for name, value in {"labels": self.labels, "classes": self.classes}.items():
-            if value is not None and not _integers(value):
-                raise ValueError(f"{name} must be integers [batch pos]; got {value.dtype} {list(value.shape)}")
-        rows = {"labels": self.labels, "valid": self.valid}
-        rows |= {f"role {name!r}": mask for name, mask in self.roles.items()}
-        if self.classes is not None:
-            rows["classes"] = self.classes
-        for name, value in rows.items():
-            _same_shape(name, value, self.tokens.shape, self.tokens.device)
-        for name, mask in self.relations.items():
-            _same_shape(f"relation {name!r}", mask, (*self.tokens.shape, self.tokens.shape[1]), self.tokens.device)
-        self._check_context()
-        named = [*self.roles.items(), *self.relations.items(), *self.alignments.items()]
-        for name, mask in [("valid", self.valid), *named]:
-            if mask.dtype != torch.bool:
-                raise ValueError(f"{name!r} must be a boolean mask; got {mask.dtype}")
-        if taken := _ROWS & {name for name, _ in named}:
-            raise ValueError(f"{sorted(taken)} cannot name a role or a relation: `show` has a row of that name")
-        names = [name for name, _ in named]
-        if both := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"{sorted(both)} name a role and a relation or an alignment; a name must mean one thing")
-        if ((self.labels < 0) & (self.labels != UNREAD)).any():
-            raise ValueError(
-                f"labels are token ids, or {UNREAD} where nothing is read; some are other negative numbers"
-            )
-        if odd := sorted(name for name in names if name == "every" or "←" in name or not name):
-            raise ValueError(f"{odd} cannot name a role or a relation: in labels 'every' and '←' mean something else")
-        if not bool(self.valid.all()):
-            self._check_padding()
-
-    def _check_context(self) -> None:
-        n, device = len(self.tokens), self.tokens.device
-        if self.context is not None and (len(self.context) != n or self.context.device != device):
-            raise ValueError(
-                f"the context has {len(self.context)} examples on {self.context.device}, the batch {n} on {device}; "
-                "example i of the one goes with example i of the other"
-            )
-        if self.alignments and self.context is None:
-            raise ValueError(f"alignments {sorted(self.alignments)} lead to a context, and the batch has none")
-        for name, mask in self.alignments.items():
-            assert self.context is not None
-            if name in self.context.roles:
-                raise ValueError(f"{name!r} names an alignment and a role of the context; a name must mean one thing")
-            shape = (*self.tokens.shape, self.context.tokens.shape[1])
-            _same_shape(f"alignment {name!r}", mask, shape, device)
-            if (mask & ~(self.valid[:, :, None] & self.context.valid[:, None, :])).any():
-                raise ValueError(f"{name!r} includes padding; an alignment may only name valid positions")
-        for name, value in self.inputs.items():
-            if not isinstance(value, Tensor) or value.ndim < 1 or len(value) != n or value.device != device:
-                got = f"{list(value.shape)} on {value.device}" if isinstance(value, Tensor) else type(value).__name__
-                raise ValueError(f"input {name!r} must be a tensor with {n} examples on {device}; got {got}")
-
-    def _check_padding(self) -> None:
-        edges = self.valid[:, :, None] & self.valid[:, None, :]
-        for name, mask in {**self.roles, **self.relations}.items():
-            if (mask & ~(self.valid if mask.ndim == 2 else edges)).any():
-                raise ValueError(f"{name!r} includes padding; a role or relation may only name valid positions")
-        if ((self.labels != UNREAD) & ~self.valid).any():
-            raise ValueError("labels are read at padding; set them to -100 there")
+        check(self, UNREAD)
 
     @classmethod
     def from_texts(
@@ -287,14 +223,3 @@ class Batch:
     def show(self, example: int) -> str:
         """One example drawn as text: its tokens, what is read where, a row a role, and its context."""
         return draw(self, example, UNREAD)
-
-
-def _integers(value: Tensor) -> bool:
-    return not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
-
-
-def _same_shape(name: str, value: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
-    if tuple(value.shape) != tuple(shape):
-        raise ValueError(f"{name} has shape {list(value.shape)}; the tokens ask for {list(shape)}")
-    if value.device != device:
-        raise ValueError(f"{name} lies on {value.device}, the tokens on {device}; move the batch with batch.to(device)")
