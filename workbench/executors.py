@@ -19,7 +19,7 @@ import torch
 from workbench.checkpoints import Trained
 from workbench.devices import one_thread
 from workbench.measuring import Cell, Shared, measure
-from workbench.workers import context, script_left_alone
+from workbench.workers import context, script_left_alone, unbroken
 
 Kind = Literal["local", "pool", "ray"]
 KINDS: tuple[Kind, ...] = ("local", "pool", "ray")
@@ -196,7 +196,7 @@ def _pool(common: Shared, processes: int | None) -> Iterator[tuple[Submit, int]]
         return pool
 
     def submit(order: Order, conditions: Sequence[str]) -> Future:
-        with script_left_alone(type(common.task).__module__):
+        with unbroken(), script_left_alone(type(common.task).__module__):
             try:
                 return pools[-1].submit(_work, order.trained.model, conditions)
             except BrokenProcessPool:
@@ -207,8 +207,12 @@ def _pool(common: Shared, processes: int | None) -> Iterator[tuple[Submit, int]]
     try:
         yield submit, workers
     except BaseException:
-        for process in set(multiprocessing.active_children()) - others:
+        ours = set(multiprocessing.active_children()) - others
+        for process in ours:
             process.terminate()
+        # Waited for: one that is only starting would find what it was to share gone, and print a traceback.
+        for process in ours:
+            process.join(5)
         raise
     finally:
         for pool in pools:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import queue
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from typing import Any, NamedTuple
 
 import torch
@@ -76,7 +79,36 @@ def context() -> Any:
         return multiprocessing.get_context("spawn")
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(["workbench.workers", "workbench.models.bridge", "workbench.measuring"])
+    _start_the_server()
     return made
+
+
+@contextmanager
+def unbroken() -> Iterator[None]:
+    """Ctrl-C waits until this is done: a worker whose start is broken off belongs to nobody."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[Any] = []
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+
+
+def _start_the_server() -> None:
+    """Workers take their signals from the process that starts them: one that begins just when Ctrl-C is pressed would
+    print a traceback of its own. This process ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
