@@ -6,6 +6,8 @@ The public names are listed here and loaded when first used, so that importing t
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import Any
 
 PUBLIC = {
@@ -91,6 +93,20 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"workbench.{PUBLIC[name]}"), name)
     globals()[name] = value
     return value
+
+
+class _Package(ModuleType):
+    """The package, whose public names come before what other libraries put on every object (nnsight puts a `save`
+    there, which would answer for ours)."""
+
+    def __getattribute__(self, name: str) -> Any:
+        known = super().__getattribute__("__dict__")
+        if name in PUBLIC and name not in known:
+            return __getattr__(name)
+        return super().__getattribute__(name)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def _version() -> str:
