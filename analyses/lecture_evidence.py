@@ -100,7 +100,7 @@ def _with_drawn(
     test = _numbers(tokens, task)
     drawn = {}
     for seed in sorted({one.seed for several in trained.values() for one in several}):
-        seen = np.concatenate([_numbers(batch, task) for batch, _, _ in training_batches(task, recipe, seed)])
+        seen = np.concatenate([_numbers(parts["tokens"], task) for parts, _, _ in training_batches(task, recipe, seed)])
         drawn[seed] = np.isin(test, seen)
     clean = frame["condition"] == "clean"
     values = np.full(len(frame), np.nan, dtype=np.float32)

@@ -18,7 +18,8 @@ settings.load_profile("workbench-ci" if os.environ.get("CI") else "workbench")
 
 
 # Shapes written in these modules are checked at every call, in tests only. Installed before any test imports them.
-SHAPED = ["rows", "metrics", "roles", "models.attention", "models.transformer"]
+MODELS = ["attention", "masks", "positions", "layers", "stack", "transformer", "encoder_decoder"]
+SHAPED = ["rows", "metrics", "roles", *(f"models.{name}" for name in MODELS)]
 install_import_hook([f"workbench.{name}" for name in SHAPED], "beartype.beartype")
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import save as write_tensors
 from tasks.lookup import Lookup
 from workbench import checkpoints, fitting, task, training
 from workbench.checkpoints import ABOUT, WEIGHTS, home, key, load, provenance, save
-from workbench.models.config import ModelConfig
+from workbench.models.config import Mask, ModelConfig
 from workbench.models.transformer import Transformer
 from workbench.recipe import Recipe
 from workbench.training import definition
@@ -106,6 +106,8 @@ def other(value):
         return value + 1
     if isinstance(value, float):
         return value / 2 + 0.01
+    if isinstance(value, tuple):
+        return (Mask(window=2),)
     return {"relu": "gelu", "post": "pre", "learned": "none", None: 0.5}[value]
 
 

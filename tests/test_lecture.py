@@ -293,7 +293,7 @@ def test_sequences_met_in_training_are_marked(frame):
     test = [tuple(row) for row in task.sample(200, 0).tokens.tolist()]
     for seed in (0, 1):
         batches = training_batches(task, Recipe(steps=150, warmup=30, batch_size=64), seed)
-        met = {tuple(row) for tokens, *_ in batches for row in tokens.tolist()}
+        met = {tuple(row) for parts, *_ in batches for row in parts["tokens"].tolist()}
         rows = frame[(frame["model"] == TWO) & (frame["model_seed"] == seed) & (frame["condition"] == "clean")]
         assert rows.sort_values("example")["drawn"].tolist() == [float(row in met) for row in test]
     assert frame.loc[frame["condition"] != "clean", "drawn"].isna().all()

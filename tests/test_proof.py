@@ -99,14 +99,14 @@ def test_an_edit_of_a_site_that_is_not_read_raises(norm, heads, key):
 class Deaf(Attention):
     """An attention that hears its score hook and computes its pattern from what stood before it."""
 
-    def forward(self, dest, source, mask):
+    def forward(self, dest, source, mask, at=None):
         kept = []
         self.hook_pattern.pre = self.hook_pattern.register_forward_pre_hook(lambda module, inputs: kept[0])
         handle = self.hook_attn_scores.register_forward_pre_hook(
             lambda module, inputs: kept.append(torch.softmax(inputs[0], -1))
         )
         try:
-            return super().forward(dest, source, mask)
+            return super().forward(dest, source, mask, at)
         finally:
             handle.remove()
             self.hook_pattern.pre.remove()

@@ -93,7 +93,7 @@ def test_a_seed_gives_the_same_bits_whatever_the_number_of_threads_and_the_globa
 
 def test_another_seed_starts_elsewhere_and_sees_other_data():
     assert not torch.equal(fresh(TINY, 0).embed.W_E, fresh(TINY, 1).embed.W_E)
-    first, second = (next(training_batches(TASK, SHORT, seed))[0] for seed in (0, 1))
+    first, second = (next(training_batches(TASK, SHORT, seed))[0]["tokens"] for seed in (0, 1))
     assert not torch.equal(first, second)
     assert not equal(fit(TASK, TINY, SHORT, 0)[0], fit(TASK, TINY, SHORT, 1)[0])
 
@@ -118,17 +118,17 @@ def test_every_block_of_steps_is_drawn_anew_and_none_is_drawn_twice():
     recipe = Recipe(steps=fitting.STEPS_A_BLOCK + 3, batch_size=4)
     drawn = list(training_batches(TASK, recipe, 0))
     assert len(drawn) == recipe.steps
-    assert {tuple(tokens.shape) for tokens, _, _ in drawn} == {(4, 9)}
-    assert len({tokens.numpy().tobytes() for tokens, _, _ in drawn}) == recipe.steps
+    assert {tuple(parts["tokens"].shape) for parts, _, _ in drawn} == {(4, 9)}
+    assert len({parts["tokens"].numpy().tobytes() for parts, _, _ in drawn}) == recipe.steps
 
 
 def test_a_seed_sees_the_same_data_whatever_the_trainer(monkeypatch):
     seen = []
 
     def spy(task, recipe, seed):
-        for step, parts in enumerate(training_batches(task, recipe, seed)):
-            seen.append((seed, step, *(part.numpy().tobytes() for part in parts)))
-            yield parts
+        for step, (parts, read, labels) in enumerate(training_batches(task, recipe, seed)):
+            seen.append((seed, step, *(one.numpy().tobytes() for one in (parts["tokens"], read, labels))))
+            yield parts, read, labels
 
     monkeypatch.setattr(fitting, "training_batches", spy)
     for seed in (0, 1):
@@ -158,10 +158,11 @@ def test_an_example_with_fewer_reads_than_another_counts_each_of_them_once():
     assert labels.tolist() == [[3, 5], [7, UNREAD]]
 
 
-def test_a_task_that_pads_is_refused():
+def test_a_task_that_pads_says_what_is_padding():
     padded = drawn_by([[3, UNREAD], [3, 4]], valid=[[True, False], [True, True]])
-    with pytest.raises(ValueError, match=r"task 'made up' draws padded sequences.*one length"):
-        next(training_batches(padded, Recipe(steps=1, batch_size=2), 0))
+    parts, read, labels = next(training_batches(padded, Recipe(steps=1, batch_size=2), 0))
+    assert parts["valid"].tolist() == [[True, False], [True, True]]
+    assert (read.tolist(), labels.tolist()) == ([[0, 1], [0, 1]], [[3, UNREAD], [3, 4]])
 
 
 # Ensemble
@@ -188,7 +189,8 @@ def test_an_ensemble_ends_where_each_seed_ends_alone():
 
 def test_the_key_bias_has_no_gradient_but_rounding():
     model = fresh(TINY, 0).double()
-    tokens, read, labels = next(training_batches(TASK, SHORT, 0))
+    parts, read, labels = next(training_batches(TASK, SHORT, 0))
+    tokens = parts["tokens"]
     F.cross_entropy(model(tokens, read=read).flatten(0, 1), labels.flatten()).backward()
     for block in model.blocks:
         assert block.attn.b_K.grad.abs().max() < 1e-15 < 1e-6 < block.attn.b_Q.grad.abs().max()
@@ -239,7 +241,8 @@ def test_impossible_recipes_are_refused_by_the_name_of_the_field(wrong):
 def test_the_curve_has_the_first_step_every_tenth_and_the_last(tmp_path):
     _, curve = fit(TASK, TINY, SHORT, 0)
     assert [point["step"] for point in curve] == [1, 10, 20, 25]
-    tokens, read, labels = next(training_batches(TASK, SHORT, 0))
+    parts, read, labels = next(training_batches(TASK, SHORT, 0))
+    tokens = parts["tokens"]
     logits = fresh(TINY, 0)(tokens, read=read)[:, 0]
     assert curve[0]["loss"] == pytest.approx(float(F.cross_entropy(logits, labels[:, 0]).detach()), rel=1e-6)
     assert curve[0]["accuracy"] == float((logits.argmax(-1) == labels[:, 0]).float().mean())

@@ -21,8 +21,8 @@ from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
 from torch import Tensor
 
-from workbench.models.config import ModelConfig
-from workbench.models.transformer import Transformer
+from workbench.models.built import Model, build
+from workbench.models.config import read_config
 
 WEIGHTS, ABOUT = "model.safetensors", "model.json"
 
@@ -50,7 +50,7 @@ def key(definition: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def save(folder: Path | str, model: Transformer, definition: Mapping[str, Any], curve: list[dict[str, float]]) -> Path:
+def save(folder: Path | str, model: Model, definition: Mapping[str, Any], curve: list[dict[str, float]]) -> Path:
     """Writes a checkpoint, whole or not at all; one that is there already is kept.
 
     definition: what its key is the hash of, with `seed`. Versions and commit are recorded beside it, never hashed.
@@ -64,7 +64,7 @@ def save(folder: Path | str, model: Transformer, definition: Mapping[str, Any], 
     weights = write_tensors({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()})
     about = {
         "definition": dict(definition),
-        "config": model.config.model_dump(),
+        "config": model.config.model_dump(mode="json"),
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
         "curve": curve,
         "made_with": provenance(),
@@ -99,7 +99,7 @@ def load(folder: Path | str) -> Trained:
             "altered; delete the folder, and train again"
         )
     try:
-        config = ModelConfig.model_validate(about["config"])
+        config = read_config(about["config"])
     except ValueError as error:
         raise ValueError(f"{folder / ABOUT}: the configuration cannot be read: {error}") from error
     try:
@@ -108,7 +108,7 @@ def load(folder: Path | str) -> Trained:
         raise ValueError(f"{path}: no valid safetensors: {error}") from error
     dtype = _dtype(path, tensors)
     try:
-        model = Transformer(config, seed=0).to(dtype)
+        model = build(config, seed=0).to(dtype)
         model.load_state_dict(tensors)
     except RuntimeError as error:  # tensors that are missing, of another shape, or too large for any memory
         raise ValueError(f"{path}: the weights do not fit the configuration in {ABOUT}: {error}") from error

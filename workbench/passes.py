@@ -188,7 +188,7 @@ class _Chunk:
         for edit in whole.edits:
             if (times := self.fired.get(edit.key, 0)) != 1:
                 raise InertIntervention(f"{edit.label}: the site {edit.site!r} fired {times} times, not once")
-        prover.check(whole.edits, whole.model, self.left, self.arrived, logits, self._read_at)
+        prover.check(whole.edits, whole.model, self.batch, self.left, self.arrived, logits, self._read_at)
         consumers = prover.consumers(whole.edits, whole.model)
         if any(has_other_hooks(whole.model, key) for key in consumers):
             self._check_other_hooks(consumers)

@@ -17,6 +17,7 @@ from workbench import rows
 from workbench.batch import Batch
 from workbench.edits import Edit, InertIntervention
 from workbench.hooks import Key
+from workbench.sites import SITES, in_part, split
 
 ReadAt = Callable[[Key], Tensor | None]
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 5e-6, torch.bfloat16: 2e-2, torch.float16: 4e-3}
@@ -35,83 +36,146 @@ def watched(keys: Sequence[Key], model: Any) -> tuple[set[Key], set[Key]]:
         leaving |= {key, *inputs}
         if consumer is not None:
             arriving.add(consumer)
-        if ("result", key[1]) in inputs:
-            arriving.add(("result", key[1]))
+        arriving |= {one for one in inputs if split(one[0])[1] == "result"}
     return leaving, arriving
 
 
 def _consumption(key: Key, edited: set[Key], model: Any) -> tuple[list[Key], Key | None]:
     """What the consumer is computed from, and the consumer; None stands for the logits."""
     name, layer = key
-    if name in ("embed", "pos_embed"):
-        both = [("embed", None)] + ([("pos_embed", None)] if model.config.positions == "learned" else [])
-        return both, ("resid_pre", 0)  # type: ignore[return-value]
+    part, bare = split(name)
+    if bare in ("embed", "pos_embed"):
+        both = [in_part(part, one) for one in ("embed", "pos_embed") if _there(model, in_part(part, one))]
+        return [(one, None) for one in both], (in_part(part, "resid_pre"), 0)
     assert layer is not None
-    result = [("result", layer)] if ("result", layer) in edited else []
-    last = layer == model.config.n_layers - 1
-    inputs, consumer = {
-        "resid_pre": (["resid_pre", "attn_out"], "resid_mid"),
-        "q": (["q", "k"], "scores"),
-        "k": (["q", "k"], "scores"),
-        "scores": (["scores"], "pattern"),
-        "v": (["pattern", "v"], "z"),
-        "pattern": (["pattern", "v"], "z"),
-        "z": (["z", "scores"], "attn_out"),
-        "result": (["z", "scores"], "attn_out"),
-        "attn_out": (["resid_pre", "attn_out"], "resid_mid"),
-        "resid_mid": (["resid_mid", *([] if model.config.attn_only else ["mlp_out"])], "resid_post"),
-        "mlp_out": (["resid_mid", "mlp_out"], "resid_post"),
-        "mlp_pre": (["mlp_pre"], "mlp_post"),
-        "mlp_post": (["mlp_post"], "mlp_out"),
-        "resid_post": (["resid_post"], None if last else "resid_pre"),
-    }[name]
-    keys: list[Key] = [(one, layer) for one in inputs]
-    if name in ("z", "result"):
-        keys += result
-    return keys, None if consumer is None else (consumer, layer + 1 if name == "resid_post" else layer)
+    if bare == "resid_mid":
+        return _after_attention(part, layer, model)
+    if bare == "resid_post":
+        return [key], _after_layer(part, layer, model)
+    inputs, consumer = _WITHIN[bare]
+    if (part, bare) == ("cross", "attn_out"):
+        inputs = ("decoder.resid_mid", "cross.attn_out")
+    elif (part, bare) == ("decoder", "mlp_out") and "cross" in model.parts:
+        inputs = ("cross.resid_mid", "decoder.mlp_out")
+    keys: list[Key] = [(one if split(one)[0] else in_part(part, one), layer) for one in inputs]
+    if bare in ("z", "result") and (result := (in_part(part, "result"), layer)) in edited:
+        keys.append(result)
+    return keys, (in_part(part, consumer), layer)
+
+
+_WITHIN: dict[str, tuple[tuple[str, ...], str]] = {
+    "resid_pre": (("resid_pre", "attn_out"), "resid_mid"),
+    "q": (("q", "k"), "scores"),
+    "k": (("q", "k"), "scores"),
+    "scores": (("scores",), "pattern"),
+    "v": (("pattern", "v"), "z"),
+    "pattern": (("pattern", "v"), "z"),
+    "z": (("z", "scores"), "attn_out"),
+    "result": (("z", "scores"), "attn_out"),
+    "attn_out": (("resid_pre", "attn_out"), "resid_mid"),
+    "mlp_out": (("resid_mid", "mlp_out"), "resid_post"),
+    "mlp_pre": (("mlp_pre",), "mlp_post"),
+    "mlp_post": (("mlp_post",), "mlp_out"),
+}
+"""Site → what its consumer is computed from, and the consumer, in the same layer and part."""
+
+
+def _there(model: Any, name: str) -> bool:
+    part, bare = split(name)
+    return in_part(part, SITES[bare].hook_name(None)) in model.hook_dict
+
+
+def _after_attention(part: str, layer: int, model: Any) -> tuple[list[Key], Key]:
+    """What reads the stream behind attention: the cross-attention's residual where there is one, else the MLP's."""
+    mid = (in_part(part, "resid_mid"), layer)
+    if part == "decoder" and "cross" in model.parts:
+        return [mid, ("cross.attn_out", layer)], ("cross.resid_mid", layer)
+    stack = "decoder" if part == "cross" else part
+    mlp = [(in_part(stack, "mlp_out"), layer)] if model.stack(part).blocks[layer].mlp is not None else []
+    return [mid, *mlp], (in_part(stack, "resid_post"), layer)
+
+
+def _after_layer(part: str, layer: int, model: Any) -> Key | None:
+    if layer < model.parts[part].n_layers - 1:
+        return in_part(part, "resid_pre"), layer + 1
+    return ("cross.k", 0) if part == "encoder" else None
 
 
 def expected(
-    key: Key, model: Any, left: dict[Key, Tensor], arrived: dict[Key, Tensor], read: Tensor | None
+    key: Key, model: Any, batch: Batch, left: dict[Key, Tensor], arrived: dict[Key, Tensor], read: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The consumer of a site, computed from the tensors that left the sites it reads; and the size of the terms that it
     is summed from, by which rounding is judged."""
-    name, layer = key
+    layer, (part, bare) = key[1], split(key[0])
     if layer is None:
-        want = left["embed", None] + left.get(("pos_embed", None), torch.zeros(()))
+        want = left[in_part(part, "embed"), None] + left.get((in_part(part, "pos_embed"), None), torch.zeros(()))
         return want, want
-    block = model.blocks[layer]
+    block = model.block(part, layer)
 
     def get(one: str) -> Tensor:
-        return left[one, layer]
+        return left[in_part(part, one), layer]
 
-    if name in ("q", "k"):
-        hidden = arrived["scores", layer] == rows.HIDDEN
-        return block.attn.scores(get("q"), get("k")).masked_fill(hidden, rows.HIDDEN), block.attn.scores(
-            get("q").abs(), get("k").abs()
-        )
-    if name == "scores":
+    if bare in ("q", "k"):
+        hidden = arrived[in_part(part, "scores"), layer] == rows.HIDDEN
+        bias = _bias(model, batch, part, layer, read)
+        size = block.attn.scores(get("q").abs(), get("k").abs(), None if bias is None else bias.abs())
+        return block.attn.scores(get("q"), get("k"), bias).masked_fill(hidden, rows.HIDDEN), size
+    if bare == "scores":
         want = rows.softmax(get("scores"))
         return want, want
-    if name in ("v", "pattern"):
+    if bare in ("v", "pattern"):
         return block.attn.mixed(get("pattern"), get("v")), block.attn.mixed(get("pattern").abs(), get("v").abs())
-    if name in ("z", "result"):
-        return _attn_out(block.attn, get("z"), get("scores"), left.get(key_ := ("result", layer)), arrived.get(key_))
-    if name in ("resid_pre", "attn_out"):
-        want = _read(get("resid_pre"), read) + get("attn_out")
-    elif name in ("resid_mid", "mlp_out"):
-        mid = block.ln1(get("resid_mid")) if block.norm == "post" else get("resid_mid")
-        want = mid + left["mlp_out", layer] if ("mlp_out", layer) in left else mid
-    elif name == "mlp_pre":
+    if bare in ("z", "result"):
+        result = (in_part(part, "result"), layer)
+        return _attn_out(block.attn, get("z"), get("scores"), left.get(result), arrived.get(result))
+    if bare == "mlp_pre":
         want = block.mlp.act(get("mlp_pre"))
-    elif name == "mlp_post":
+        return want, want
+    if bare == "mlp_post":
         return _linear(get("mlp_post"), block.mlp.W_out, block.mlp.b_out)
-    else:
-        want = block.ln2(get("resid_post")) if block.norm == "post" else get("resid_post")
-        if layer == model.config.n_layers - 1:
-            final = model.ln_final(want) if model.config.norm == "pre" else want
-            return _linear(final, model.unembed.W_U, model.unembed.b_U)
+    if bare == "resid_post":
+        return _read_out(model, part, layer, get("resid_post"))
+    want = _summed(key, model, left, read)
     return want, want
+
+
+def _bias(model: Any, batch: Batch, part: str, layer: int, read: Tensor | None) -> Tensor | None:
+    if part == "cross":
+        return None
+    readers, _ = batch.sides(part)
+    valid = None if bool(readers.valid.all()) else readers.valid
+    return model.stack(part).bias(layer, readers.tokens, valid, read)
+
+
+def _summed(key: Key, model: Any, left: dict[Key, Tensor], read: Tensor | None) -> Tensor:
+    """The residual sum that a site's tensor goes into: what entered it, normed where that is, and what was added."""
+    layer, (part, bare) = key[1], split(key[0])
+    assert layer is not None
+    if bare in ("resid_pre", "attn_out") and part != "cross":
+        return _read(left[in_part(part, "resid_pre"), layer], read) + left[in_part(part, "attn_out"), layer]
+    crossed = "cross" in model.parts and part != "encoder"
+    if (part, bare) == ("cross", "attn_out") or (crossed and (part, bare) == ("decoder", "resid_mid")):
+        mid, added = ("decoder.resid_mid", layer), ("cross.attn_out", layer)
+    else:
+        stack = "decoder" if part == "cross" else part
+        mid = ("cross.resid_mid" if crossed else in_part(stack, "resid_mid"), layer)
+        added = (in_part(stack, "mlp_out"), layer)
+    block = model.block(split(mid[0])[0], layer)
+    stream = block.ln1(left[mid]) if block.norm == "post" else left[mid]
+    return stream + left[added] if added in left else stream
+
+
+def _read_out(model: Any, part: str, layer: int, resid_post: Tensor) -> tuple[Tensor, Tensor]:
+    """What the next layer, the cross-attention's first keys or the logits make of a layer's stream."""
+    block, stack = model.block(part, layer), model.stack(part)
+    want = block.ln2(resid_post) if block.norm == "post" else resid_post
+    if layer < len(stack.blocks) - 1:
+        return want, want
+    if part == "encoder":
+        attn, known = model.block("cross", 0).attn, stack.normed(want)
+        size = einsum(known.abs(), attn.W_K.abs(), "b pos d_model, kv d_model d_head -> b pos kv d_head")
+        return attn.keys(known), size + attn.b_K.abs()
+    return _linear(stack.normed(want), model.unembed.W_U, model.unembed.b_U)
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,18 +207,19 @@ def consumers(edits: Sequence[Edit], model: Any) -> dict[Key, str]:
 def check(
     edits: Sequence[Edit],
     model: Any,
+    batch: Batch,
     left: dict[Key, Tensor],
     arrived: dict[Key, Tensor],
     logits: Tensor,
     read_at: ReadAt,
 ) -> None:
-    """Raises InertIntervention where what was consumed is not what was asked for ."""
+    """Raises InertIntervention where what was consumed is not what was asked for."""
     keys = {edit.key: edit.label for edit in edits}
     for key, label in keys.items():
         consumer = _consumption(key, set(keys), model)[1]
         name = "the logits" if consumer is None else f"{consumer[0]} of layer {consumer[1]}"
         got = logits if consumer is None else arrived[consumer]
-        want, size = expected(key, model, left, arrived, read_at(consumer or key))
+        want, size = expected(key, model, batch, left, arrived, read_at(consumer or key))
         if bool(want.isnan().any()):
             raise ValueError(f"{label}: the edit gives NaN at {name}; it, or the weights, hold NaN or infinity")
         if not agree(got, want.to(got.dtype), size):
@@ -166,18 +231,27 @@ def check(
 
 def summed(model: Any) -> tuple[set[Key], set[Key]]:
     """The sites to be kept as they leave, and as they arrive, for `check_sum`."""
-    layers = range(model.config.n_layers)
-    return {(name, layer) for name in ("resid_pre", "attn_out") for layer in layers}, {("resid_mid", i) for i in layers}
+    layers = [(part, layer) for part, shape in model.parts.items() for layer in range(shape.n_layers)]
+    mids: set[Key] = {(in_part(part, "resid_mid"), layer) for part, layer in layers}
+    return {one for mid in mids for one in _terms(mid)}, mids
+
+
+def _terms(mid: Key) -> list[Key]:
+    """What a resid_mid is the sum of: the stream that attention read, and its output."""
+    part, _ = split(mid[0])
+    before = "decoder.resid_mid" if part == "cross" else in_part(part, "resid_pre")
+    return [(before, mid[1]), (in_part(part, "attn_out"), mid[1])]
 
 
 def check_sum(model: Any, left: dict[Key, Tensor], arrived: dict[Key, Tensor], read_at: ReadAt) -> None:
-    """Raises ValueError unless resid_mid == resid_pre + attn_out in every layer."""
-    for layer in range(model.config.n_layers):
-        at = read_at(("resid_mid", layer))
-        total = _read(left["resid_pre", layer], at) + left["attn_out", layer]
-        if not agree(arrived["resid_mid", layer], total, total):
+    """Raises ValueError unless resid_mid == resid_pre + attn_out in every layer, in cross-attention too, where what is
+    read is the decoder's stream behind its own attention."""
+    for mid in sorted(summed(model)[1]):
+        added = _terms(mid)[1]
+        total = _summed(added, model, left, read_at(mid))
+        if not agree(arrived[mid], total, total):
             raise ValueError(
-                f"resid_mid is not resid_pre + attn_out in layer {layer} of this {type(model).__name__}: its sites do "
+                f"{mid[0]} is not resid_pre + attn_out in layer {mid[1]} of this {type(model).__name__}: its sites do "
                 "not mean what this workbench's words mean, and interventions on it would be mislabelled"
             )
 

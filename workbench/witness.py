@@ -91,6 +91,7 @@ def consumers(edits: Sequence[Edit], model: Any) -> dict[Key, str]:
 def check(
     edits: Sequence[Edit],
     model: Any,
+    batch: Batch,
     left: dict[Key, Tensor],
     arrived: dict[Key, Tensor],
     logits: Tensor,

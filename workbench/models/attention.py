@@ -1,35 +1,34 @@
-"""The attention core: scores → mask → hook_attn_scores → softmax → hook_pattern → hook_z → hook_result → output."""
+"""The attention core: scores → position bias → mask → hook_attn_scores → softmax → hook_pattern → hook_z →
+hook_result → output. Encoders, decoders and cross-attention all use it."""
 
 from __future__ import annotations
 
 import math
 
 import torch
-from einops import einsum
-from jaxtyping import Bool, Float
+from einops import einsum, repeat
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from workbench import rows
 from workbench.models.config import ModelConfig
-
-
-def causal(n_dest: int, n_source: int, device: torch.device) -> Bool[Tensor, "dest source"]:
-    """The causal mask [dest source]: True where a destination may read a source at or before it."""
-    return torch.ones(n_dest, n_source, dtype=torch.bool, device=device).tril()
+from workbench.models.positions import by_offset, turned
 
 
 class Attention(nn.Module):
     """Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2), TransformerLens' parameter layout.
 
     Shapes:
-        W_Q, W_K, W_V [head d_model d_head], W_O [head d_head d_model]
-        hook_q, hook_z [batch dest head d_head]; hook_k, hook_v [batch source head d_head]
+        W_Q [head d_model d_head], W_K, W_V [kv_head d_model d_head], W_O [head d_head d_model]
+        W_rel [head 2·n_ctx−1]: what is added to the score at each offset, with relative positions
+        hook_q, hook_z [batch dest head d_head]; hook_k, hook_v [batch source kv_head d_head]
         hook_attn_scores, hook_pattern [batch head dest source]; scores are −∞ where masked
         hook_result [batch dest head d_model]
 
     A row whose scores are all −∞ gives weight 0 to everything: its head adds nothing there, and the output bias is left
-    out where that holds for every head.
+    out where that holds for every head. With rotary positions hook_q and hook_k carry what is multiplied: the turned
+    vectors. crossing: destinations and sources are of two sequences, so that no offset means anything.
     """
 
     W_Q: nn.Parameter
@@ -46,14 +45,17 @@ class Attention(nn.Module):
     hook_z: HookPoint
     hook_result: HookPoint
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, crossing: bool = False):
         super().__init__()
-        heads, width, d_head = config.n_heads, config.d_model, config.d_head
-        for name in "QKV":
+        width, d_head = config.d_model, config.d_head
+        for name, heads in (("Q", config.n_heads), ("K", config.n_kv_heads), ("V", config.n_kv_heads)):
             setattr(self, f"W_{name}", nn.Parameter(torch.empty(heads, width, d_head)))
             setattr(self, f"b_{name}", nn.Parameter(torch.empty(heads, d_head)))
-        self.W_O = nn.Parameter(torch.empty(heads, d_head, width))
+        self.W_O = nn.Parameter(torch.empty(config.n_heads, d_head, width))
         self.b_O = nn.Parameter(torch.empty(width))
+        self.turning = config.positions == "rotary" and not crossing
+        if config.positions == "relative" and not crossing:
+            self.W_rel = nn.Parameter(torch.empty(config.n_heads, 2 * config.n_ctx - 1))
         for name in ("q", "k", "v", "attn_scores", "pattern", "z", "result"):
             setattr(self, f"hook_{name}", HookPoint())
 
@@ -62,27 +64,53 @@ class Attention(nn.Module):
         dest: Float[Tensor, "batch dest d_model"],
         source: Float[Tensor, "batch source d_model"],
         mask: Bool[Tensor, "batch dest source"],
+        at: tuple[Int[Tensor, "#batch dest"], Int[Tensor, "#batch source"]] | None = None,
     ) -> Float[Tensor, "batch dest d_model"]:
-        """dest [batch dest d_model], source [batch source d_model], mask [batch dest source] → [batch dest d_model]."""
-        q = self.hook_q(_project(dest, self.W_Q, self.b_Q))
-        k = self.hook_k(_project(source, self.W_K, self.b_K))
-        v = self.hook_v(_project(source, self.W_V, self.b_V))
-        scores = self.hook_attn_scores(self.scores(q, k).masked_fill(~mask[:, None], rows.HIDDEN))
+        """dest [batch dest d_model], source [batch source d_model], mask [batch dest source] → [batch dest d_model].
+
+        at: the places of destinations and of sources, which relative and rotary positions read.
+        """
+        q, k = _project(dest, self.W_Q, self.b_Q), self.keys(source)
+        if self.turning:
+            assert at is not None
+            q, k = turned(q, at[0]), turned(k, at[1])
+        q, k, v = self.hook_q(q), self.hook_k(k), self.hook_v(_project(source, self.W_V, self.b_V))
+        scores = self.scores(q, k, self.bias(at))
+        scores = self.hook_attn_scores(scores.masked_fill(~mask[:, None], rows.HIDDEN))
         pattern = self.hook_pattern(rows.softmax(scores).to(v.dtype))
         z = self.hook_z(self.mixed(pattern, v))
         return self.output(z, empty=(scores == rows.HIDDEN).all(-1).all(1))
 
+    def keys(self, source: Float[Tensor, "batch source d_model"]) -> Float[Tensor, "batch source kv_head d_head"]:
+        """The sources' keys, before they are turned."""
+        return _project(source, self.W_K, self.b_K)
+
+    def bias(
+        self, at: tuple[Int[Tensor, "#batch dest"], Int[Tensor, "#batch source"]] | None
+    ) -> Float[Tensor, "#batch head dest source"] | None:
+        """What relative positions add to the scores, by the places of destinations and sources."""
+        if not hasattr(self, "W_rel"):
+            return None
+        assert at is not None
+        return by_offset(self.W_rel, *at)
+
     def scores(
-        self, q: Float[Tensor, "batch dest head d_head"], k: Float[Tensor, "batch source head d_head"]
+        self,
+        q: Float[Tensor, "batch dest head d_head"],
+        k: Float[Tensor, "batch source kv_head d_head"],
+        bias: Float[Tensor, "#batch head dest source"] | None = None,
     ) -> Float[Tensor, "batch head dest source"]:
-        """Scores [batch head dest source] before the mask: q·k / √d_head, in float32 or better (float16 overflows)."""
-        q, k = rows.exact(q), rows.exact(k)
-        return einsum(q, k, "b dest head d_head, b source head d_head -> b head dest source") / math.sqrt(q.shape[-1])
+        """Scores [batch head dest source] before the mask: q·k / √d_head + bias, in float32 or better (float16
+        overflows)."""
+        q, k = rows.exact(q), rows.exact(_shared(k, q.shape[2]))
+        scores = einsum(q, k, "b dest head d_head, b source head d_head -> b head dest source")
+        return scores / math.sqrt(q.shape[-1]) if bias is None else scores / math.sqrt(q.shape[-1]) + rows.exact(bias)
 
     def mixed(
-        self, pattern: Float[Tensor, "batch head dest source"], v: Float[Tensor, "batch source head d_head"]
+        self, pattern: Float[Tensor, "batch head dest source"], v: Float[Tensor, "batch source kv_head d_head"]
     ) -> Float[Tensor, "batch dest head d_head"]:
         """The values mixed by the weights: z."""
+        v = _shared(v, pattern.shape[1])
         return einsum(pattern, v, "b head dest source, b source head d_head -> b dest head d_head")
 
     def output(
@@ -99,3 +127,10 @@ class Attention(nn.Module):
 
 def _project(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return einsum(x, weight, "b pos d_model, head d_model d_head -> b pos head d_head") + bias
+
+
+def _shared(x: Tensor, heads: int) -> Tensor:
+    """Keys or values of a group, once for each of its query heads."""
+    if x.shape[2] == heads:
+        return x
+    return repeat(x, "b source kv d_head -> b source (kv group) d_head", group=heads // x.shape[2])
