@@ -109,4 +109,5 @@ def counted(batch: Batch, name: str) -> Batch:
 def last_layer(model: Any, name: str, layer: int | None) -> bool:
     """Whether a site counts destinations of the last layer that is read out."""
     part, _ = split(name)
-    return part in ("", "decoder") and site(name).positions == "dest" and layer == model.parts[part].n_layers - 1
+    counts = part != "encoder" and site(name).positions == "dest"
+    return counts and layer == model.parts[part].n_layers - 1
