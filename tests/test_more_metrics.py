@@ -8,7 +8,7 @@ import torch
 from small import ANSWER, BATCH, TASK, small
 
 from workbench import Batch, Study, cut, run, run_study
-from workbench.metrics import accuracy, exact_match, kl_to_clean, rank, tv_to_clean
+from workbench.metrics import accuracy, exact_match, kl_to_clean, logit_diff, rank, tv_to_clean
 
 TOKENS = torch.tensor([[0, 1, 2]])
 ONE = Batch(TOKENS, torch.tensor([[-100, 1, 2]]))
@@ -64,3 +64,26 @@ def test_a_study_measures_distances_against_its_own_clean_run():
 def test_logits_of_another_batch_are_refused():
     with pytest.raises(ValueError, match="another batch"):
         kl_to_clean(logits_of([0, 0, 0], [0, 0, 0], [0, 0, 0]), ONE, torch.zeros(1, 5, 3))
+
+
+OTHER = Batch(TOKENS, torch.tensor([[-100, 0, 2]]))
+
+
+def test_the_logit_difference_is_the_labels_logit_less_the_other_labels():
+    logits = logits_of([9, 9, 9], [5.0, 1.0, 2.0], [3.0, 4.0, 7.0])
+    assert logit_diff(logits, ONE, OTHER).item() == ((1 - 5) + (7 - 7)) / 2
+    assert logit_diff(logits[:, 1:], ONE, OTHER).item() == -2
+
+
+def test_a_batch_and_its_counterfactual_differ_by_opposite_amounts():
+    logits, corrupt = run(small(), BATCH).logits, TASK.corrupt(BATCH, seed=1)
+    one, other = logit_diff(logits, BATCH, corrupt), logit_diff(logits, corrupt, BATCH)
+    assert torch.equal(one, -other) and (one != 0).any()
+    assert (logit_diff(logits, BATCH, BATCH) == 0).all()
+
+
+@pytest.mark.parametrize("labels", [[[-100, -100, 2]], [[1, 0, 2]], [[-100, 0]], [[-100, 0, 2]] * 2])
+def test_a_batch_that_reads_elsewhere_is_refused(labels):
+    other = Batch(torch.zeros_like(torch.tensor(labels)), torch.tensor(labels))
+    with pytest.raises(ValueError, match="the other batch reads other positions"):
+        logit_diff(logits_of([0, 0, 0], [0, 0, 0], [0, 0, 0]), ONE, other)

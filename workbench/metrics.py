@@ -73,6 +73,23 @@ def tv_to_clean(logits: Float[Tensor, "batch pos d_vocab"], batch: Batch, clean:
     return _mean((mine.exp() - theirs.exp()).abs().sum(-1) / 2, read)
 
 
+def logit_diff(logits: Float[Tensor, "batch pos d_vocab"], batch: Batch, other: Batch) -> Float[Tensor, "batch"]:
+    """The label's logit less the logit of the other batch's label at the same position: logit[y] − logit[y_other]
+    (Wang et al. 2022, "logit difference"). Unit: logits; 0 where both labels are the same token.
+
+    other: a matched batch, such as `task.corrupt(batch, seed)`. Raises ValueError where it reads other positions, in
+    which example i of it does not stand beside example i of the batch.
+    """
+    if other.labels.shape != batch.labels.shape or bool(((other.labels != UNREAD) != (batch.labels != UNREAD)).any()):
+        raise ValueError(
+            f"the other batch reads other positions: labels {list(other.labels.shape)} beside "
+            f"{list(batch.labels.shape)}, or read elsewhere; give a batch matched example by example"
+        )
+    rows, labels, read = _at_labels(logits, batch)
+    others = other.labels.to(labels.device).gather(1, batch.read_positions()).clamp_min(0)
+    return _mean((rows.gather(-1, labels[..., None]) - rows.gather(-1, others[..., None]))[..., 0], read)
+
+
 METRICS = {
     "accuracy": accuracy,
     "exact_match": exact_match,
