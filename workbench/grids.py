@@ -43,6 +43,9 @@ def combinations(axes: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
 
 def declared(where: Mapping[str, Any], what: Mapping[str, Any]) -> dict[str, list[Intervention]]:
     """As `grid`, from what a file says of place and operation: any value may be a list."""
+    for name, said in {"where": where, "what": what}.items():
+        if not isinstance(said, Mapping):
+            raise ValueError(f"a grid's {name!r} is a table of keys, any of them a list; there is {said!r}")
     out: dict[str, list[Intervention]] = {}
     for place in combinations(where):
         for operation in combinations(what):
