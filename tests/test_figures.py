@@ -15,7 +15,10 @@ from matplotlib.figure import Figure
 
 from workbench import figures
 
-MODULES = ("curves", "export", "frames", "grid", "measured", "patterns", "route", "style")
+MODULES = (
+    "contrasts", "curves", "doses", "edges", "effects", "export", "frames", "grid", "heads",
+    "measured", "patterns", "route", "style",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

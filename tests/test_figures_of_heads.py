@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 from drawn import labelled, texts, tick_labels
 from matplotlib import colormaps
+from matplotlib.text import Annotation
 
 from workbench import figures
-from workbench.figures.heads import SCALE
+from workbench.figures.squares import STRIP, UNSIGNED
 
 BOUNDS = {"weights": (0.1, 0.5), "effects": (0.01, 0.1)}
 
@@ -23,9 +24,8 @@ def heads(layers=3, n_heads=2, **columns):
 
 
 def numbers(figure):
-    return {
-        (int(text.get_position()[1]), int(text.get_position()[0])): text.get_text() for text in figure.axes[0].texts
-    }
+    found = [text for text in figure.axes[0].texts if not isinstance(text, Annotation)]
+    return {tuple(round(place) for place in reversed(text.get_position())): text.get_text() for text in found}
 
 
 def legend(figure):
@@ -75,15 +75,67 @@ def test_marked_heads_are_boxed_where_they_stand():
     assert (box.get_x(), box.get_y(), box.get_width(), box.get_height()) == (0.5, 0.5, 1, 1)
 
 
+def seeded(effects=(-0.25, 0.0, 0.25), weights=(0.25, 0.5, 0.75)):
+    """Two heads in three model seeds; head 1 does and weighs half as much."""
+    rows = [(0, head, seed, e / (1 + head), w / (1 + head)) for head in (0, 1)
+            for seed, (e, w) in enumerate(zip(effects, weights, strict=True))]  # fmt: skip
+    return pd.DataFrame(rows, columns=["layer", "head", "model_seed", "effect", "weight"])
+
+
+def test_with_model_seeds_the_number_is_their_mean_and_each_is_a_dot():
+    figure = figures.layer_head_map(seeded((0.25, 0.5, 0.75)), value="effect")
+    assert list(numbers(figure).values()) == ["0.500", "0.250"]
+    dots = [dots.get_offsets()[:, 0].tolist() for dots in labelled(figure, "one trained model")]
+    left, right, _ = STRIP
+    assert dots[0] == pytest.approx([left + (right - left) * share for share in (1 / 3, 2 / 3, 1)])
+    assert dots[1] == pytest.approx([1 + left + (right - left) * share for share in (1 / 6, 1 / 3, 1 / 2)])
+    assert "mean of 3 trained models" in texts(figure)
+
+
+def test_one_model_is_said_to_be_one():
+    figure = figures.layer_head_map(seeded().query("model_seed == 0"), value="effect")
+    assert "One trained model." in texts(figure) and not labelled(figure, "one trained model")
+
+
+def test_a_head_and_model_seed_given_twice_are_refused():
+    with pytest.raises(ValueError, match=r"gives .*model_seed.* twice"):
+        figures.layer_head_map(pd.concat([seeded(), seeded()]), value="effect")
+
+
+def test_signed_effects_have_one_scale_on_both_sides_of_0_and_what_is_below_is_hatched():
+    figure = figures.layer_head_map(heads(1, effect=[-0.25, 0.5]), value="effect")
+    image = figure.axes[0].images[0]
+    assert (image.norm.vmin, image.norm.vmax) == (-0.5, 0.5)
+    (hatched,) = labelled(figure, "below 0")
+    assert (hatched.get_x(), hatched.get_y()) == (-0.5, -0.5) and hatched.get_hatch()
+    assert "Hatched: below −0.025." in texts(figure)
+
+
+def test_unsigned_effects_have_a_scale_from_0_and_no_hatching():
+    figure = figures.layer_head_map(heads(1, effect=[0.25, 0.5]), value="effect")
+    assert (figure.axes[0].images[0].norm.vmin, figure.axes[0].images[0].norm.vmax) == (0, 0.5)
+    assert not labelled(figure, "below 0")
+
+
+def test_with_model_seeds_each_head_is_its_mean_joined_to_a_dot_a_seed():
+    figure = figures.effect_against_weight(seeded(), **BOUNDS)
+    (dots,) = labelled(figure, "one trained model")
+    (hairs,) = labelled(figure, "to the mean")
+    assert dots.get_offsets().tolist() == seeded()[["weight", "effect"]].to_numpy().tolist()
+    assert [line[1].tolist() for line in hairs.get_segments()] == [[0.5, 0.0]] * 3 + [[0.25, 0.0]] * 3
+    assert legend(figure)[0] == "large weight, no effect: 1 of 2 heads (L0H0)"
+    assert "Marks: mean of 3 trained models." in texts(figure)
+
+
 def test_the_scale_is_lighter_the_larger_the_value_so_that_grey_tells_the_same():
-    light = colormaps[SCALE](np.linspace(0, 1, 64))[:, :3] @ (0.2126, 0.7152, 0.0722)
+    light = colormaps[UNSIGNED](np.linspace(0, 1, 64))[:, :3] @ (0.2126, 0.7152, 0.0722)
     assert (np.diff(light) > 0).all()
 
 
 def test_each_number_stands_out_from_its_square():
     figure = figures.layer_head_map(heads(12, 8), value="effect")
     image = figure.axes[0].images[0]
-    for text in figure.axes[0].texts:
+    for text in [text for text in figure.axes[0].texts if not isinstance(text, Annotation)]:
         column, row = map(int, text.get_position())
         light = np.dot(image.to_rgba(image.get_array()[row, column])[:3], (0.2126, 0.7152, 0.0722))
         assert (text.get_color() == "black") == (light > 0.45)

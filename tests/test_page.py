@@ -16,7 +16,14 @@ from tests.pages import ACCURACY, CUT, EVIL, MARKUP, MODEL, TRAINING, a_run, che
 from workbench import page_grids
 from workbench.cli import app
 from workbench.page import write_page
+from workbench.page_figures import Figures
 from workbench.running import record
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch):
+    """Figures take seconds; what is drawn is tested in test_page_figures."""
+    monkeypatch.setattr("workbench.page.figures_of", lambda *_: Figures())
 
 
 @pytest.fixture
@@ -33,7 +40,8 @@ def test_the_page_lies_in_the_runs_own_folder_or_where_it_is_asked_for(run, tmp_
     assert write_page(run) == run
     assert {"README.md", "index.html", "results.parquet"} <= {file.name for file in run.iterdir()}
     write_page(run, tmp_path / "elsewhere")
-    assert {file.name for file in (tmp_path / "elsewhere").iterdir()} == {"README.md", "index.html"}
+    there = {file.name for file in (tmp_path / "elsewhere").iterdir()}
+    assert there == {"README.md", "index.html", "tables"}
 
 
 def test_means_are_those_of_the_results(page):

@@ -2,9 +2,10 @@
 
 import os
 
+import pandas as pd
 import pytest
 
-from workbench.report import write_report
+from workbench.report import write_report, write_tables
 
 
 def tree(folder):
@@ -87,3 +88,17 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_remains(tmp_path, monkeyp
     with pytest.raises(OSError, match="disk full"):
         write_report(tmp_path, {"a.md": "new"})
     assert tree(tmp_path) == {"a.md": b"old\n"}
+
+
+def test_tables_are_written_in_four_formats(tmp_path):
+    frame = pd.DataFrame({"condition": ["cut"], "accuracy": [0.125]})
+    written = tree(write_tables(tmp_path / "tables", {"means": frame, "tests": frame}))
+    assert set(written) == {f"{name}.{kind}" for name in ("means", "tests") for kind in ("csv", "md", "tex", "html")}
+    assert written["means.csv"] == b"condition,accuracy\ncut,0.125\n"
+    assert b"\\toprule" in written["means.tex"] and b"<caption>means</caption>" in written["means.html"]
+
+
+def test_a_table_whose_name_leaves_the_folder_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no plain name inside"):
+        write_tables(tmp_path / "tables", {"../means": pd.DataFrame({"x": [1]})})
+    assert tree(tmp_path) == {}

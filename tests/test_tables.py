@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.tables import percent, to_csv, to_latex, to_markdown
+from workbench.tables import percent, table_files, to_csv, to_html, to_latex, to_markdown
 
-FORMATS = [to_markdown, to_csv, to_latex]
+FORMATS = [to_markdown, to_csv, to_latex, to_html]
 TABLE = pd.DataFrame({"label": pd.Categorical(["0.10", "cut L1H0 last←answer"]), "share": [2 / 3, np.nan], "n": [3, 4]})
 
 
@@ -62,7 +62,7 @@ def test_a_label_that_looks_like_a_number_stays_as_it_is(form):
 def test_floats_have_six_significant_digits(form, value, text):
     assert form(pd.DataFrame({"x": [value]})) == form(pd.DataFrame({"x": [text]})).replace(
         "| --- |", "| ---: |"
-    ).replace("{l}", "{r}")
+    ).replace("{l}", "{r}").replace("<th>", '<th class="number">').replace("<td>", '<td class="number">')
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -94,6 +94,38 @@ def test_latex_escapes_what_would_be_a_command():
     assert r"50\% \& \textbackslash{}more \\" in text
     assert r"a\textbar{}b\textasciitilde{}c\textasciicircum{}d \\" in text
     assert r"\{\#\$\} \\" in text
+
+
+def test_html_is_a_page_with_the_table_and_numbers_to_the_right():
+    page = to_html(TABLE, title="Shares")
+    assert "<caption>Shares</caption>" in page and "<title>Shares</title>" in page
+    assert '<tr><th>label</th><th class="number">share</th><th class="number">n</th></tr>' in page
+    assert '<tr><td>0.10</td><td class="number">0.666667</td><td class="number">3</td></tr>' in page
+    assert '<tr><td>cut L1H0 last←answer</td><td class="number"></td><td class="number">4</td></tr>' in page
+
+
+def test_html_escapes_what_would_be_markup_and_needs_no_other_file():
+    page = to_html(pd.DataFrame({"<b>": ["<script>alert(1)</script>", "a & b", "two\nlines"]}), title="<i>")
+    assert "<script>" not in page and "<b>" not in page and "<i>" not in page
+    assert "<td>a &amp; b</td>" in page and "<td>two<br>lines</td>" in page
+    assert "http" not in page and "src=" not in page
+
+
+@pytest.mark.parametrize(
+    ("form", "aligned"), [(to_markdown, "| --- | ---: |"), (to_latex, "{lr}"), (to_html, '<td class="number">87%</td>')]
+)
+def test_words_that_are_numbers_can_be_aligned_right(form, aligned):
+    frame = pd.DataFrame({"condition": ["clean"], "mean": ["87%"]})
+    assert aligned in form(frame, ["mean"]) and aligned not in form(frame)
+
+
+def test_a_table_goes_out_in_four_formats_raw_in_the_one_that_is_computed_with():
+    frame = pd.DataFrame({"mean": [0.875]})
+    files = table_files("means", frame, printed=pd.DataFrame({"mean": ["87.5%"]}), right=["mean"], title="Means")
+    assert files["means.csv"] == "mean\n0.875\n"
+    assert files["means.md"] == "| mean |\n| ---: |\n| 87.5% |"
+    assert r"87.5\%" in files["means.tex"] and "{r}" in files["means.tex"] and r"\toprule" in files["means.tex"]
+    assert "87.5%" in files["means.html"] and "<caption>Means</caption>" in files["means.html"]
 
 
 words = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=12)

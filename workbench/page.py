@@ -1,4 +1,5 @@
-"""A finished run as one page: README.md and a self-contained index.html, from the files that the run left behind.
+"""A finished run as one page: README.md and a self-contained index.html, from the files that the run left behind, with
+every table in four formats and every figure in three beside it.
 
 The page needs no network, holds no date and no path of this machine, and is the same bytes whenever the same run is
 reported with the same checkpoints at hand.
@@ -8,21 +9,26 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from workbench.figures.effects import seed_means
 from workbench.page_contrasts import contrasts
+from workbench.page_figures import figures_of
 from workbench.page_grids import Grids, grids, shades
 from workbench.page_run import Finished, read_run
 from workbench.page_strips import plots
 from workbench.page_tables import conditions, counts, means, notes_table, sums, weights
 from workbench.report import write_report
+from workbench.schema import metrics
 from workbench.study import Study
-from workbench.tables import markdown_text, to_markdown
+from workbench.tables import markdown_text, table_files, to_markdown
 
 __all__ = ["write_page"]
 
@@ -30,7 +36,11 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def write_page(run: Path | str, out: Path | str | None = None, *, home: Path | str | None = None) -> Path:
-    """Write README.md and index.html of the run in the folder `run` to `out` (the run's own folder), and return it.
+    """Write README.md, index.html, tables/ and figures/ of the run in the folder `run` to `out` (the run's own folder),
+    and return it.
+
+    tables/: every table of the page, and each trained model's means and tests, as CSV, Markdown, LaTeX (booktabs) and
+    HTML. figures/: what the run's conditions allow, see `page_figures.figures_of`, as SVG, PDF and PNG.
 
     home: the folder of runs (`$WORKBENCH_HOME`, or ./runs), where the checkpoints of trained models are looked for, to
     draw their attention on one example. Nothing is trained; without a checkpoint the page says what is missing.
@@ -46,7 +56,23 @@ def write_page(run: Path | str, out: Path | str | None = None, *, home: Path | s
     task, why = _task(finished.study)
     drawn = grids(finished.study, task, why, home)
     said = _said(finished, task, drawn)
-    return write_report(Path(run if out is None else out), {"README.md": _markdown(said), "index.html": _html(said)})
+    files: dict[str, str | bytes] = {"README.md": _markdown(said), "index.html": _html(said)}
+    files |= {f"tables/{name}": content for name, content in _tables(finished, said).items()}
+    files |= {f"figures/{name}": content for name, content in said["figures"].files.items()}
+    return write_report(Path(run if out is None else out), files)
+
+
+def _tables(run: Finished, said: Mapping[str, Any]) -> dict[str, str]:
+    """Every table in four formats, by file name."""
+    files: dict[str, str] = {}
+    for name in ("counts", "conditions", "means", "contrasts", "weights", "notes"):
+        if said[name] is not None:
+            files |= said[name].files(name)
+    seeds = [seed_means(run.frame, metric).assign(metric=metric) for metric in metrics(run.frame)]
+    names = ["model", "model_seed", "condition", "metric", "value"]
+    files |= table_files("seeds", pd.concat(seeds)[names], title="Mean of each trained model")
+    tests = said["tests"]
+    return files | (table_files("tests", tests, title="Paired tests of each trained model") if len(tests) else {})
 
 
 def _task(study: Study) -> tuple[Any | None, str]:
@@ -64,7 +90,7 @@ def _task(study: Study) -> tuple[Any | None, str]:
 
 def _said(run: Finished, task: Any | None, drawn: Grids) -> dict[str, Any]:
     """Everything that the two templates say."""
-    changes = contrasts(run)
+    changes, guesses = contrasts(run), _guesses(task)
     return {
         "title": _title(run.study),
         "study": run.study,
@@ -73,10 +99,12 @@ def _said(run: Finished, task: Any | None, drawn: Grids) -> dict[str, Any]:
         "conditions": conditions(run.study),
         "means": means(run),
         "contrasts": changes.table,
+        "tests": pd.concat(changes.tests.values(), ignore_index=True) if changes.tests else pd.DataFrame(),
+        "figures": figures_of(run, changes, guesses),
         "families": changes.families,
         "no_contrasts": changes.why_not,
         "weights": weights(run),
-        "plots": plots(run, _guesses(task)),
+        "plots": plots(run, guesses),
         "notes": notes_table(run),
         "grids": drawn,
         "study_text": run.study_text,

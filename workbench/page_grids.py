@@ -119,7 +119,7 @@ def _found(models: Models, task: Any, home: Path | str | None) -> tuple[Any, str
     """The first trained model that is there, and what says which it is."""
     if isinstance(models, Training):
         folder = place(home) / "checkpoints"
-        for seed, definition in zip(models.seeds, definitions_of(models, task), strict=True):
+        for seed, definition in zip(models.seeds, definitions_of(models, task, home=home), strict=True):
             if (folder / key(definition)).is_dir():
                 return _loaded(folder / key(definition), f"model seed {seed}")
         raise NotAtHand("none of its checkpoints was in the folder of runs where this page was written")

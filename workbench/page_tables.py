@@ -11,7 +11,7 @@ import pandas as pd
 from workbench.declared import Training, number_of
 from workbench.page_run import Finished
 from workbench.study import Study, for_model
-from workbench.tables import percent
+from workbench.tables import percent, table_files
 
 Say = Callable[[float], str]
 
@@ -53,6 +53,21 @@ class Table:
     def frame(self) -> pd.DataFrame:
         """The cells as they are printed; whole numbers stay numbers."""
         return pd.DataFrame({one.name: _series(one) for one in self.columns})
+
+    def files(self, name: str) -> dict[str, str]:
+        """The table in four formats by file name: numbers as they are in the CSV, as they are printed in the others."""
+        raw = {
+            one.name: pd.Series(one.numbers or one.cells, dtype=None if one.numbers else object) for one in self.columns
+        }
+        right = [one.name for one in self.columns if one.numbers is not None]
+        return table_files(name, pd.DataFrame(raw), printed=self.frame(), right=right, title=self.caption)
+
+
+def _raw(column: Column) -> pd.Series:
+    if column.numbers is None:
+        return pd.Series(column.cells, dtype=object)
+    whole = all(number is None or pd.api.types.is_integer(number) for number in column.numbers)
+    return pd.Series(column.numbers, dtype="Int64" if whole else "float64")
 
 
 def _series(column: Column) -> pd.Series:

@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
-__all__ = ["write_report"]
+from workbench.tables import table_files
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["write_report", "write_tables"]
 
 
 def write_report(folder: Path, files: Mapping[str, str | bytes]) -> Path:
@@ -32,6 +38,21 @@ def write_report(folder: Path, files: Mapping[str, str | bytes]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_whole(path, content)
     return folder
+
+
+def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> Path:
+    """Write each table (name → frame) under `folder` in four formats, and return `folder`: NAME.csv, NAME.md, NAME.tex
+    (booktabs) and NAME.html. As `write_report` does, and with its errors.
+
+    >>> import pandas, tempfile
+    >>> folder = write_tables(Path(tempfile.mkdtemp()), {"means": pandas.DataFrame({"accuracy": [0.5]})})
+    >>> sorted(path.name for path in folder.iterdir())
+    ['means.csv', 'means.html', 'means.md', 'means.tex']
+    """
+    files: dict[str, str | bytes] = {}
+    for name, frame in tables.items():
+        files |= table_files(name, frame, title=name)
+    return write_report(folder, files)
 
 
 def _place(folder: Path, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Tables as text: Markdown, CSV and LaTeX. The frame's index is never printed; `report.write_report` writes files.
+"""Tables as text: Markdown, CSV, LaTeX and HTML. The frame's index is never printed; `report.write_tables` writes them.
 
 In every format text stays as it is (a label "0.10" is printed 0.10), whole numbers are printed whole, floats with six
 significant digits and no trailing zeros, and missing values as an empty cell.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Collection
+from html import escape
 from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 
-__all__ = ["percent", "to_csv", "to_latex", "to_markdown"]
+__all__ = ["percent", "table_files", "to_csv", "to_html", "to_latex", "to_markdown"]
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|~$&])")
 _LATEX = {
@@ -25,6 +27,14 @@ _LATEX = {
     "≤": r"$\leq$", "≥": r"$\geq$",
     **{mark: "\\" + mark for mark in "&%$#_{}"},
 }  # fmt: skip
+
+_STYLE = (
+    "body { margin: 1rem; font: 0.9rem/1.4 system-ui, sans-serif; } "
+    "table { border-collapse: collapse; width: max-content; border-top: 2px solid; border-bottom: 2px solid; } "
+    "caption { text-align: left; padding-bottom: 0.4rem; } thead { border-bottom: 1px solid; } "
+    "th, td { padding: 0.2rem 0.6rem; text-align: left; vertical-align: baseline; max-width: 26rem; } "
+    ".number { text-align: right; font-variant-numeric: tabular-nums; }"
+)
 
 
 def percent(x: float) -> str:
@@ -46,15 +56,36 @@ def percent(x: float) -> str:
     return f"{text}%"
 
 
-def to_markdown(frame: pd.DataFrame) -> str:
-    """A GitHub table; numeric columns are aligned right. What Markdown would read as markup is escaped.
+def table_files(
+    name: str, frame: pd.DataFrame, *, printed: pd.DataFrame | None = None, right: Collection[str] = (), title: str = ""
+) -> dict[str, str]:
+    """A table in all four formats, by file name: NAME.csv, NAME.md, NAME.tex (booktabs) and NAME.html.
+
+    printed: what those that are read, not computed with, say instead of `frame`: percentages, say. right: columns of
+    words to be aligned right. title: what the HTML says above the table.
+
+    >>> list(table_files("means", pd.DataFrame({"condition": ["clean"], "accuracy": [0.5]})))
+    ['means.csv', 'means.md', 'means.tex', 'means.html']
+    """
+    shown = frame if printed is None else printed
+    return {
+        f"{name}.csv": to_csv(frame),
+        f"{name}.md": to_markdown(shown, right),
+        f"{name}.tex": to_latex(shown, right),
+        f"{name}.html": to_html(shown, right, title=title),
+    }
+
+
+def to_markdown(frame: pd.DataFrame, right: Collection[str] = ()) -> str:
+    """A GitHub table; numeric columns, and those named in `right`, are aligned right. What Markdown would read as
+    markup is escaped.
 
     >>> print(to_markdown(pd.DataFrame({"condition": ["a|b"], "accuracy": [0.5]})))
     | condition | accuracy |
     | --- | ---: |
     | a\\|b | 0.5 |
     """
-    rule = ["---:" if numeric else "---" for numeric in _numeric(frame)]
+    rule = ["---:" if numeric else "---" for numeric in _numeric(frame, right)]
     lines = [[markdown_text(str(column)) for column in frame.columns], rule]
     lines += [[markdown_text(cell) for cell in row] for row in _rows(frame)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -74,8 +105,8 @@ def to_csv(frame: pd.DataFrame) -> str:
     return "".join(line.removesuffix("\r\n") + "\n" for line in lines)
 
 
-def to_latex(frame: pd.DataFrame) -> str:
-    """A `tabular` for the booktabs package; numeric columns are aligned right.
+def to_latex(frame: pd.DataFrame, right: Collection[str] = ()) -> str:
+    """A `tabular` for the booktabs package; numeric columns, and those named in `right`, are aligned right.
 
     >>> print(to_latex(pd.DataFrame({"condition": ["a_b"], "accuracy": [0.5]})))
     \\begin{tabular}{lr}
@@ -86,16 +117,44 @@ def to_latex(frame: pd.DataFrame) -> str:
     \\bottomrule
     \\end{tabular}
     """
-    columns = "".join("r" if numeric else "l" for numeric in _numeric(frame))
+    columns = "".join("r" if numeric else "l" for numeric in _numeric(frame, right))
     lines = [[_latex(cell) for cell in row] for row in [list(map(str, frame.columns)), *_rows(frame)]]
     header, *body = [" & ".join(line) + r" \\" for line in lines]
     rows = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *body, r"\bottomrule"]
     return "\n".join([*rows, r"\end{tabular}"])
 
 
-def _numeric(frame: pd.DataFrame) -> list[bool]:
-    kinds = [column.dtype for _, column in frame.items()]
-    return [pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind) for kind in kinds]
+def to_html(frame: pd.DataFrame, right: Collection[str] = (), *, title: str = "") -> str:
+    """A page with the table in it, that opens without a network; numeric columns, and those named in `right`, are
+    aligned right.
+
+    >>> page = to_html(pd.DataFrame({"condition": ["a < b"], "accuracy": [0.5]}))
+    >>> '<td>a &lt; b</td><td class="number">0.5</td>' in page
+    True
+    """
+    looks = [' class="number"' if numeric else "" for numeric in _numeric(frame, right)]
+    heads = "".join(f"<th{look}>{_html(str(name))}</th>" for name, look in zip(frame.columns, looks, strict=True))
+    cells = [[f"<td{look}>{_html(cell)}</td>" for cell, look in zip(row, looks, strict=True)] for row in _rows(frame)]
+    rows = "\n".join(f"<tr>{''.join(row)}</tr>" for row in cells)
+    caption = f"<caption>{_html(title)}</caption>\n" if title else ""
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{_html(title or "table")}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<style>{_STYLE}</style>\n</head>\n<body>\n<table>\n{caption}<thead>\n<tr>{heads}</tr>\n</thead>\n"
+        f"<tbody>\n{rows}\n</tbody>\n</table>\n</body>\n</html>"
+    )
+
+
+def _numeric(frame: pd.DataFrame, right: Collection[str]) -> list[bool]:
+    kinds = [(str(name), column.dtype) for name, column in frame.items()]
+    return [
+        name in right or (pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind))
+        for name, kind in kinds
+    ]
+
+
+def _html(text: str) -> str:
+    return "<br>".join(escape(line) for line in re.split(r"\r\n|\r|\n", text))
 
 
 def _rows(frame: pd.DataFrame) -> list[list[str]]:

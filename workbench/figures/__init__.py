@@ -5,8 +5,12 @@ the caller's are. Text that comes from data (tokens, conditions, names of models
 mathematics. `to_svg`, `to_png`, `to_pdf` and `to_html` write the same bytes for the same figure.
 """
 
+from workbench.figures.contrasts import contrast_forest
 from workbench.figures.curves import training_curves
-from workbench.figures.export import to_html, to_pdf, to_png, to_svg
+from workbench.figures.doses import dose_curve
+from workbench.figures.edges import dest_source_map, role_weights_map
+from workbench.figures.effects import effects_by_edge, effects_by_head, values_by_dose
+from workbench.figures.export import figure_files, to_html, to_pdf, to_png, to_svg
 from workbench.figures.heads import effect_against_weight, layer_head_map
 from workbench.figures.measured import accuracy_under_intervention, weights_by_role
 from workbench.figures.patterns import pattern_grid, pattern_grids
@@ -14,15 +18,23 @@ from workbench.figures.route import route
 
 __all__ = [
     "accuracy_under_intervention",
+    "contrast_forest",
+    "dest_source_map",
+    "dose_curve",
     "effect_against_weight",
+    "effects_by_edge",
+    "effects_by_head",
+    "figure_files",
     "layer_head_map",
     "pattern_grid",
     "pattern_grids",
+    "role_weights_map",
     "route",
     "to_html",
     "to_pdf",
     "to_png",
     "to_svg",
     "training_curves",
+    "values_by_dose",
     "weights_by_role",
 ]

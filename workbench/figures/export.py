@@ -38,6 +38,15 @@ def to_pdf(figure: Figure) -> bytes:
     return _saved(figure, format="pdf", metadata=dict.fromkeys(("Creator", "Producer", "CreationDate")))
 
 
+def figure_files(name: str, figure: Figure) -> dict[str, bytes]:
+    """The figure in all three formats, by file name: NAME.svg, NAME.pdf and NAME.png.
+
+    >>> list(figure_files("accuracy", Figure()))
+    ['accuracy.svg', 'accuracy.pdf', 'accuracy.png']
+    """
+    return {f"{name}.svg": to_svg(figure), f"{name}.pdf": to_pdf(figure), f"{name}.png": to_png(figure)}
+
+
 def to_html(figure: Figure, title: str = "figure") -> str:
     """A page with the figure in it as SVG, that opens without a network and prints; `title` is escaped.
 

@@ -1,5 +1,8 @@
 """What the frames that are drawn must hold."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import pandas as pd
 
 
@@ -20,3 +23,16 @@ def check_shares(values: pd.Series, name: str) -> None:
     if not known.between(0, 1).all():
         worst = known[~known.between(0, 1)].iloc[0]
         raise ValueError(f"{name} holds {worst:.4g}, outside 0..1; give shares, not percentages")
+
+
+def check_numbers(frame: pd.DataFrame, values: Sequence[str], key: Sequence[str]) -> None:
+    """As `check_rows`, a row a key and trained model where model_seed is a column; raises ValueError where a column of
+    numbers is infinite or holds none."""
+    keys = [*key, *(["model_seed"] if "model_seed" in frame else [])]
+    check_rows(frame, "frame", [*key, *values], keys)
+    for value in values:
+        numbers = frame[value].to_numpy(float)
+        if np.isinf(numbers).any():
+            raise ValueError(f"the column {value!r} is infinite in some rows; give finite values, or NaN")
+        if np.isnan(numbers).all():
+            raise ValueError(f"the column {value!r} holds no number; give at least one row a value")

@@ -51,8 +51,7 @@ def laid_out(
     pattern: Any, sources: Sequence[str], dests: Sequence[str], visible: Any, boxed: Cells, orientation: str
 ) -> Grid:
     """The checked grid; tile sizes are powers of two. The errors are those of `pattern_grid`."""
-    if orientation not in ("lecture", "dest-rows"):
-        raise ValueError(f"orientation {orientation!r} is not known; use 'lecture' (sources in rows) or 'dest-rows'")
+    check_orientation(orientation)
     weights = as_array(pattern)
     hidden = np.zeros(weights.shape, bool) if visible is None else ~_mask(visible)
     cells = [(int(dest), int(source)) for dest, source in boxed]
@@ -70,6 +69,12 @@ def laid_out(
         rows=rows,
         columns=columns,
     )
+
+
+def check_orientation(orientation: str) -> None:
+    """Raises ValueError for an orientation that there is not."""
+    if orientation not in ("lecture", "dest-rows"):
+        raise ValueError(f"orientation {orientation!r} is not known; use 'lecture' (sources in rows) or 'dest-rows'")
 
 
 def _mask(visible: Any) -> np.ndarray:

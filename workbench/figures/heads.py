@@ -1,21 +1,21 @@
 """Every head of a model in one picture: as a map of layers and heads, and as effect against weight."""
 
 from collections.abc import Iterable, Sequence
-from math import floor, log10
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
+from einops import rearrange
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
-from workbench.figures.frames import check_rows
-from workbench.figures.style import ACCENT, BLUE, heading, literal, settled, styled, wrapped
+from workbench.figures.frames import check_numbers
+from workbench.figures.squares import Scale, Squares, note, paint, side
+from workbench.figures.style import ACCENT, BLUE, heading, settled, styled, wrapped
 
-SCALE = "cividis"  # as light as it is large, so that it reads the same in grey and to every eye
 Heads = Iterable[tuple[int, int]]
 
 
@@ -25,46 +25,34 @@ def layer_head_map(
 ) -> Figure:
     """A square a head, layers in rows and heads in columns, with its number written in it.
 
-    frame: columns layer, head (from 0) and the one that `value` names, one row a head; a head without a row, or with
-    NaN, says "–" and is left white.
+    frame: columns layer, head (from 0) and the one that `value` names, one row a head; with a column model_seed too,
+    one row a head and trained model: the number is their mean, and each is a dot in the square. A head without a row,
+    or with NaN, says "–" and is left white. Where some value is below 0, colours are the same on both sides of 0, and
+    squares below it are hatched.
     label: what the colour bar says, `value` without it. marked: (layer, head) to draw a box around.
 
     Raises ValueError for missing columns, no rows, rows given twice, infinite values, no value at all, and marked heads
     that the frame lacks.
 
     >>> frame = pd.DataFrame({"layer": [0, 0, 1, 1], "head": [0, 1, 0, 1], "effect": [0.0, 0.1, -0.02, 0.5]})
-    >>> [text.get_text() for text in layer_head_map(frame, value="effect", marked=[(1, 1)]).axes[0].texts]
+    >>> [text.get_text() for text in layer_head_map(frame, value="effect", marked=[(1, 1)]).axes[0].texts[:4]]
     ['0.000', '0.100', '−0.020', '0.500']
     """
     marks = _checked(frame, [value], marked)
     layers, heads = (sorted(frame[name].unique()) for name in ("layer", "head"))
-    values = frame.pivot(index="layer", columns="head", values=value).loc[layers, heads].to_numpy(float)
-    if np.isnan(values).all():
-        raise ValueError(f"the column {value!r} holds no number; give at least one head a value")
-    figure = Figure(figsize=(1.9 + 0.62 * len(heads), 1.3 + 0.34 * len(layers)), layout="constrained")
+    squares = Squares.of(frame, value, ("layer", "head"), (layers, heads))
+    size = side(squares)
+    figure = Figure(figsize=(size[0] + 1.9, size[1] + 1.4), layout="constrained")
     axes = figure.subplots()
-    cells = axes.imshow(values, cmap=colormaps[SCALE], aspect="auto", interpolation="nearest")
-    _write_numbers(axes, values, cells)
+    scale = Scale.of(squares.values)
+    paint(figure, {axes: squares}, scale, label or value)
     for layer, head in marks:
         _box(axes, layers.index(layer), heads.index(head))
     axes.set_xticks(range(len(heads)), [str(head) for head in heads])
     axes.set_yticks(range(len(layers)), [str(layer) for layer in layers])
     axes.set(xlabel="head", ylabel="layer")
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    figure.colorbar(cells, ax=axes, pad=0.03).set_label(literal(label or value), parse_math=False)
-    heading(axes, title, width=1.1 + 0.62 * len(heads))
+    heading(axes, title, note([squares], scale), width=max(size[0] + 0.8, 2.4))
     return settled(figure)
-
-
-def _write_numbers(axes: Axes, values: np.ndarray, cells: Any) -> None:
-    largest = np.nanmax(np.abs(values))
-    decimals = min(max(2 - floor(log10(largest)), 0), 6) if largest else 0
-    for (row, column), value in np.ndenumerate(values):
-        # Adding 0.0 turns a rounded −0 into 0.
-        text = "–" if np.isnan(value) else f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")
-        light = np.isnan(value) or np.dot(cells.to_rgba(value)[:3], (0.2126, 0.7152, 0.0722)) > 0.45
-        axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color="black" if light else "white")
 
 
 def _box(axes: Axes, row: int, column: int) -> None:
@@ -90,7 +78,8 @@ def effect_against_weight(
     """A dot a head: what its weights show, and what cutting it does. The two corners in which the one does not tell the
     other are hatched, and the heads in them are named beneath.
 
-    frame: columns layer, head and the two that `weight` and `effect` name, one row a head.
+    frame: columns layer, head and the two that `weight` and `effect` name, one row a head; with a column model_seed
+    too, one row a head and trained model: each is a small dot, joined to the mark of the head's mean.
     weights: the largest weight that is small, the smallest that is large. effects: the largest size of an effect that
     is none, the smallest that is large; an effect counts as large whichever way it goes. Ends count.
     marked: (layer, head) to name beside the dot.
@@ -109,6 +98,10 @@ def effect_against_weight(
             raise ValueError(f"{what} is {bounds}; give what is small and what is large, as 0 ≤ small < large")
     if frame[[weight, effect]].isna().any(axis=None):
         raise ValueError(f"{weight!r} or {effect!r} is NaN for some heads; leave out heads that were not measured")
+    seeds, note = frame, ""
+    if "model_seed" in frame and (n := frame["model_seed"].nunique()):
+        note = f"Marks: mean of {n} trained models. Small dots: one each." if n > 1 else "One trained model."
+        frame = frame.groupby(["layer", "head"], observed=True)[[weight, effect]].mean().reset_index()
     x, y = frame[weight].to_numpy(float), frame[effect].to_numpy(float)
     idle = (x >= weights[1]) & (np.abs(y) <= effects[0])
     hidden = (x <= weights[0]) & (np.abs(y) >= effects[1])
@@ -116,14 +109,16 @@ def effect_against_weight(
     axes = figure.subplots()
     for which, (shape, color, label) in zip((~(idle | hidden), idle, hidden), _KINDS, strict=True):
         axes.scatter(x[which], y[which], marker=shape, label=label, **_dot(color))
-    _limits(axes, x, np.append(y, effects[1]))
+    if len(seeds) > len(frame):
+        _seeds(axes, seeds, frame, weight, effect)
+    _limits(axes, seeds[weight].to_numpy(float), np.append(seeds[effect].to_numpy(float), effects[1]))
     _corners(axes, weights, effects, below=bool((y <= -effects[1]).any()))
     axes.set_xlabel(wrapped(weight_label or weight, 6, 9), parse_math=False)
     axes.set_ylabel(wrapped(effect_label or effect, 4, 9), parse_math=False)
     axes.axhline(0, color="0.35", linewidth=0.8, zorder=1)
     _name(axes, frame, x, y, marks)
     _legend(figure, axes, frame, idle, hidden)
-    heading(axes, title, width=6)
+    heading(axes, title, note, width=6)
     return settled(figure)
 
 
@@ -136,6 +131,16 @@ _KINDS = (
 
 def _dot(color: Any) -> dict[str, Any]:
     return {"s": 30, "color": color, "edgecolors": "white", "linewidths": 0.6, "zorder": 3, "clip_on": False}
+
+
+def _seeds(axes: Axes, seeds: pd.DataFrame, means: pd.DataFrame, weight: str, effect: str) -> None:
+    """A small dot a head and trained model, and a hair from it to the head's mean."""
+    both = seeds.merge(means, on=["layer", "head"], suffixes=("", " mean"))
+    ends = both[[weight, effect, f"{weight} mean", f"{effect} mean"]].to_numpy(float)
+    hairs = LineCollection(rearrange(ends, "row (end xy) -> row end xy", end=2), colors="0.6", linewidths=0.5)
+    hairs.set(label="to the mean", zorder=2)
+    axes.add_collection(hairs, autolim=False)
+    axes.scatter(ends[:, 0], ends[:, 1], s=6, color="0.4", linewidths=0, label="one trained model", zorder=2.5)
 
 
 def _limits(axes: Axes, x: np.ndarray, y: np.ndarray) -> None:
@@ -181,10 +186,7 @@ def _legend(figure: Figure, axes: Axes, frame: pd.DataFrame, idle: np.ndarray, h
 
 
 def _checked(frame: pd.DataFrame, values: Sequence[str], marked: Heads) -> list[tuple[int, int]]:
-    check_rows(frame, "frame", ["layer", "head", *values], ["layer", "head"])
-    for value in values:
-        if np.isinf(frame[value].to_numpy(float)).any():
-            raise ValueError(f"the column {value!r} is infinite for some heads; give finite values, or NaN")
+    check_numbers(frame, values, ["layer", "head"])
     there = set(zip(frame["layer"], frame["head"], strict=True))
     marks = [(int(layer), int(head)) for layer, head in marked]
     if missing := [mark for mark in marks if mark not in there]:

@@ -52,8 +52,8 @@ def accuracy_under_intervention(
     per_row = max(0.46, 0.16 * max(row.count("\n") + 1 for row in rows) + 0.1)
     figure = Figure(figsize=(8.8, 1.7 + per_row * len(order)), layout="constrained")
     axes = figure.subplots()
-    _rows(axes, rows)
-    offsets = _offsets(seeds["model_seed"])
+    rows_of(axes, rows)
+    offsets = heights_of(seeds["model_seed"])
     by_condition = summary.set_index("condition")
     for row, condition in enumerate(order):
         own = seeds[(seeds["condition"] == condition) & seeds["value"].notna()]
@@ -75,8 +75,8 @@ def weights_by_role(
 ) -> Figure:
     """The mean weight of each role ← role or relation, a panel for each layer and head, with every model seed a dot.
 
-    table: columns layer, head (from 0), dest, source (names of roles or relations), weight (a mean, 0..1), model_seed;
-    one row each. Rows that a head lacks say "not measured"; the diamond is the mean over model seeds.
+    table: columns layer, head (from 0, or "every"), dest, source (names of roles or relations), weight (a mean, 0..1),
+    model_seed; one row each. Rows that a head lacks say "not measured"; the diamond is the mean over model seeds.
     layer_names: a name for each layer from 0 on; "layer 0" and so on without it.
     columns: panels in a row of the figure, at most.
 
@@ -95,11 +95,12 @@ def weights_by_role(
     figure = Figure(figsize=(2.3 + 2.6 * columns, height * ceil(len(panels) / columns) + 0.4), layout="constrained")
     grid = figure.subplots(ceil(len(panels) / columns), columns, squeeze=False, sharex=True, sharey=True)
     rows = [wrapped(f"{literal(dest)} ← {literal(source)}", 2.4, 9) for dest, source in edges]
-    offsets = _offsets(table["model_seed"])
+    offsets = heights_of(table["model_seed"])
     for axes, ((layer, head), own) in zip(grid.flat, panels, strict=False):
-        _rows(axes, rows)
+        rows_of(axes, rows)
         name = f"layer {layer}" if layer_names is None else literal(layer_names[int(layer)])
-        axes.set_title(f"{name}, head {head}", loc="left", parse_math=False)
+        which = f"head {head}" if str(head).isdecimal() else f"{literal(head)} head"
+        axes.set_title(f"{name}, {which}", loc="left", parse_math=False)
         for row, (dest, source) in enumerate(edges):
             cell = own[(own["dest"] == dest) & (own["source"] == source) & own["weight"].notna()]
             axes.scatter(cell["weight"], row + cell["model_seed"].map(offsets), **_dot("one trained model"))
@@ -116,7 +117,8 @@ def weights_by_role(
     return settled(figure)
 
 
-def _rows(axes: Axes, labels: Sequence[str]) -> None:
+def rows_of(axes: Axes, labels: Sequence[str]) -> None:
+    """A labelled row for each label, from the top down, with rules between them."""
     axes.set_yticks(range(len(labels)), labels, parse_math=False)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
@@ -125,7 +127,7 @@ def _rows(axes: Axes, labels: Sequence[str]) -> None:
         axes.axhline(edge - 0.5, color="0.9", linewidth=0.8, zorder=0)
 
 
-def _offsets(seeds: pd.Series) -> dict[int, float]:
+def heights_of(seeds: pd.Series) -> dict[int, float]:
     """A height for each seed, the same in every row, so that a trained model can be followed down the figure."""
     known = sorted(seeds.unique())
     heights = np.linspace(*DOTS, len(known)) if len(known) > 1 else [float(np.mean(DOTS))]
