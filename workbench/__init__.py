@@ -69,6 +69,7 @@ PUBLIC = {
     "summary": "results",
     "contrast": "results",
     "paired_tests": "results",
+    "contrast_table": "page_contrasts",
     "Claim": "study",
     "judge": "study",
     "together": "study",

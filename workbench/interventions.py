@@ -76,7 +76,7 @@ class Intervention(Value):
         assert self.where is not None
         if path.receiver.part not in ("q", "k", "v"):
             raise ValueError(f"a path ends in a head's q, k or v, not in {path.receiver.part!r}")
-        if path.receiver.layer <= self.where.layer:
+        if path.receiver.in_model == self.where.in_model and path.receiver.layer <= self.where.layer:
             raise ValueError(
                 f"a path runs to a later layer: the sender is in layer {self.where.layer}, "
                 f"the receiver in layer {path.receiver.layer}"
@@ -183,7 +183,9 @@ def path(operation: Callable[..., Intervention], sender: Heads, receiver: Heads,
 
     `operation` is one of the functions above, `arguments` its keywords: `path(zero, sender, receiver)`. Other heads'
     z and all MLP outputs in between are held at their clean values, norms are recomputed (path patching: Wang et al.
-    2022, section 3.1; Goldowsky-Dill et al. 2023).
+    2022, section 3.1; Goldowsky-Dill et al. 2023). In a model with a context, an encoder's head is read by later heads
+    of the encoder and by the k and v of cross-attention, a decoder's or a cross-attention's by later heads of the
+    decoder and by the q of cross-attention.
     """
     change = operation(sender, **arguments).what
     return Intervention(where=sender, what=Path(change=change, receiver=receiver))  # type: ignore[arg-type]

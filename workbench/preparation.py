@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from workbench.hooks import Key, hook_point
 from workbench.interventions import Intervention
 from workbench.locations import Edges, Heads
 from workbench.operations import Add, Custom, Freeze, Mean, Patch, Path, Resample, Scale
-from workbench.passes import execute
+from workbench.paths import check_paths, path_edit
 from workbench.resolution import edge_edit, positions, selection, site_of
 from workbench.sites import split
 
@@ -44,7 +45,8 @@ def resolve(
 ) -> list[Edit]:
     """The edits of a list of interventions, in order. Raises ValueError where one would undo another, InertIntervention
     where one selects nothing at all."""
-    _check_paths(interventions)
+    check_paths(interventions)
+    donors.record_clean([site_of(one) for one in interventions if isinstance(one.what, Freeze)])
     edits = [_edit(one, model, batch, sight, donors) for one in interventions]
     for edit in edits:
         if edit.selected is not None and not edit.selected.any():
@@ -54,29 +56,13 @@ def resolve(
     return edits
 
 
-def _check_paths(interventions: Sequence[Intervention]) -> None:
-    for one in interventions:
-        if not isinstance(one.what, Path):
-            continue
-        for other in interventions:
-            if other is not one and _before(site_of(other), one.what.receiver.layer):
-                raise ValueError(
-                    f"{one} is measured against the clean run, and {other!s} changes what its receiver reads. "
-                    "Run them apart"
-                )
-
-
-def _before(key: Key, layer: int) -> bool:
-    """Whether a site stands before the heads of a layer."""
-    return key[1] is None or key[1] < layer or key == ("resid_pre", layer)
-
-
 def _edit(one: Intervention, model: Any, batch: Batch, sight: Sight, donors: Donors) -> Edit:
     what = one.what
     if isinstance(what, Custom):
         return Edit(str(one), what.site, what.layer, None, None, what.fn)
     if isinstance(what, Path):
-        return _path_edit(one, model, batch, donors)
+        clean = replace(donors, positions="all", _values={})
+        return path_edit(one, model, batch, partial(vector_edit, batch=batch, donors=clean), donors.chunk_size)
     if isinstance(one.where, Edges):
         if isinstance(what, Freeze | Patch):
             return _weights_edit(one, batch, sight, donors)
@@ -177,37 +163,3 @@ def _values(one: Intervention, selected: Tensor, batch: Batch, donors: Donors) -
     return lining.take(donors.value(name, donor, key, _needed(key, selected, taken, batch, donors)), taken)
 
 
-def _path_edit(one: Intervention, model: Any, batch: Batch, donors: Donors) -> Edit:
-    sender, what = one.where, one.what
-    assert isinstance(sender, Heads) and isinstance(what, Path)
-    to = what.receiver
-    if sender.in_model or to.in_model:
-        raise ValueError(f"{one}: a path runs within one stack of layers; this model has several")
-    between = range(sender.layer + 1, to.layer)
-    held: list[tuple[str, int]] = [("z", layer) for layer in between]
-    if not model.attn_only:
-        held += [("mlp_out", layer) for layer in range(sender.layer, to.layer)]
-    clean = replace(donors, positions="all", _values={})
-    edits = [vector_edit(Intervention(where=sender, what=what.change), batch, clean)]
-    for name, layer in held:
-        values = clean.value(None, batch, (name, layer), None)
-        edits.append(
-            Edit(f"{one} (holding {name} of layer {layer})", name, layer, None, batch.valid, _put, {"by_head": values})
-        )
-    key = (to.part, to.layer)
-    values = execute(model, batch, edits, keep=[key], chunk_size=donors.chunk_size).kept[key]
-    return Edit(
-        str(one),
-        *key,
-        to.head,
-        batch.role(to.pos),
-        _put,
-        {"by_head": values},
-        erases=batch.role(to.pos),
-        lasting=True,
-        restores=True,
-    )
-
-
-def _put(target: Tensor, selected: Tensor, by_head: Tensor) -> Tensor:
-    return torch.where(_wide(selected, target), by_head, target)
