@@ -49,7 +49,9 @@ def main(*, out: Path, seeds: int | None = None, quick: bool = False, progress: 
 
     known, model_seeds = kinds(quick), list(range(seeds or (2 if quick else 3)))
     study = Study(conditions={"clean": ()}, n=100 if quick else 2000, data_seed=DATA_SEED)
-    rows, frames, trained = [], [], {}
+    rows: list[dict[str, Any]] = []
+    frames: list[pd.DataFrame] = []
+    trained: dict[str, Any] = {}
     for label, kind in known.items():
         say(f"{label}: {len(model_seeds)} models on {kind.task.name}, {kind.recipe.steps} steps")
         several = train_each(kind.task, {label: kind.config}, kind.recipe, model_seeds, progress=progress)
@@ -71,7 +73,8 @@ def main(*, out: Path, seeds: int | None = None, quick: bool = False, progress: 
             figures={"accuracy": _figure(frame)},
             frames={"results": frame},
             words={"shown": shown(table, list(CHECKS)), "checks": {name: one.__doc__ for name, one in CHECKS.items()},
-                   "n": study.n, "examined": EXAMINED, "kinds": len(known)},
+                   "n": study.n, "steps": next(iter(known.values())).recipe.steps, "examined": EXAMINED,
+                   "kinds": len(known)},
             trained=trained,
             studies={"clean": study},
             tasks={kind.task.name: kind.task for kind in known.values()},

@@ -39,8 +39,8 @@ def main(*, out: Path, seeds: int | None = None, quick: bool = False, progress: 
     if rows:
         table = pd.concat(rows, ignore_index=True)[["analysis", "id", "statement", "verdict"]]
         write_report(Path(out), {"README.md": page(table, sorted(failed), quick), "verdicts.csv": to_csv(table)})
-    for name, error in failed.items():
-        raise RuntimeError(f"{len(failed)} of {len(NAMES)} analyses failed, first {name!r}: {error}") from error
+    for name, cause in failed.items():
+        raise RuntimeError(f"{len(failed)} of {len(NAMES)} analyses failed, first {name!r}: {cause}") from cause
     return Path(out)
 
 

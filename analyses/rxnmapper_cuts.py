@@ -28,8 +28,9 @@ from analyses.rxnmapper_mapping import UNMAPPED
 from analyses.rxnmapper_model import LAYER_AND_HEAD, WEIGHTS, checked, load
 from workbench import Batch, Edges, Intervention, cut, run, wrap
 from workbench.anatomy import Sight
-from workbench.checkpoints import home, key
+from workbench.checkpoints import key
 from workbench.donors import Donors
+from workbench.holdings import place as home
 from workbench.metrics import accuracy, loss
 from workbench.passes import execute
 from workbench.preparation import resolve

@@ -52,12 +52,12 @@ UNUSED = {"albert.pooler.weight", "albert.pooler.bias"}
 
 
 def folder(place: Path | str | None = None) -> Path:
-    """Where the model is kept, under the folder of runs that `workbench.checkpoints.home` gives.
+    """Where the model is kept, under the folder of runs that `workbench.holdings.place` gives.
 
     >>> folder("runs").as_posix()
     'runs/downloads/rxnmapper'
     """
-    from workbench.checkpoints import home  # brings transformers with it
+    from workbench.holdings import place as home
 
     return home(place) / "downloads" / "rxnmapper"
 

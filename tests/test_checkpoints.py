@@ -14,7 +14,8 @@ from safetensors.torch import save as write_tensors
 
 from tasks.lookup import Lookup
 from workbench import checkpoints, fitting, task, training
-from workbench.checkpoints import ABOUT, WEIGHTS, home, key, load, provenance, save
+from workbench.checkpoints import ABOUT, WEIGHTS, key, load, provenance, save
+from workbench.holdings import place as home
 from workbench.models.config import Mask, ModelConfig
 from workbench.models.transformer import Transformer
 from workbench.recipe import Recipe

@@ -1,8 +1,14 @@
 """What a study will do is told before it does it: counts that come true, and nothing trained or written."""
 
-import pytest
+import shutil
 
-from workbench import Edges, Study, cut
+import pytest
+import torch
+
+from tasks.lookup import Lookup
+from workbench import Edges, Study, cut, load, save
+from workbench.checkpoints import key
+from workbench.declared import models_of
 from workbench.planning import Planned, plan, told
 from workbench.studies import run_declared
 
@@ -58,6 +64,66 @@ def test_loaded_checkpoints_are_there(tmp_path):
     folders = sorted(str(one) for one in (tmp_path / "checkpoints").iterdir() if one.is_dir())
     loaded = study(models={"them": {"kind": "checkpoints", "folders": folders[:1]}}, only={}, conditions={"clean": ()})
     assert counts(plan(loaded, home=tmp_path)) == [("them", 1, 1, 1, 1)]
+
+
+@pytest.mark.parametrize("done", [(), ("clean",), ("cut", "same"), ("clean", "cut", "same", "other")])
+def test_the_cost_is_told_in_the_passes_that_a_model_then_takes(tmp_path, monkeypatch, done):
+    """What is the same under two names is measured once, and a block runs once without interventions."""
+    from workbench import measuring
+
+    other = (cut(Edges(layer=0, source="previous"), empty="no-update"),)
+    conditions = {"clean": (), "cut": CUT, "same": CUT, "other": other, "base": ()}
+    whole = study(models={"one": {**TWO, "seeds": 1}}, conditions=conditions, only={})
+    if done:
+        some = {name: conditions[name] for name in done}
+        run_declared(study(models=whole.models, conditions=some, only={}), home=tmp_path, progress=False)
+    monkeypatch.setattr("workbench.planning._timed_pass", lambda *_: 1.0)
+    (planned,) = plan(whole, home=tmp_path)
+    runs, run = [], measuring.run
+    monkeypatch.setattr(measuring, "run", lambda *args, **kwargs: runs.append(args) or run(*args, **kwargs))
+    run_declared(whole, home=tmp_path, progress=False)
+    assert planned.measuring_seconds == len(runs)
+    assert planned.cells == 5
+
+
+def moved_to_a_gpu(home):
+    """Every checkpoint as one that was trained as part of an ensemble on a GPU, with other weights."""
+    for folder in [one for one in (home / "checkpoints").iterdir() if one.is_dir()]:
+        trained = load(folder)
+        torch.nn.init.normal_(trained.model.embed.W_E)
+        definition = {**trained.about["definition"], "trainer": "ensemble", "device": "cuda"}
+        save(home / "checkpoints" / key(definition), trained.model, definition, trained.curve)
+        shutil.rmtree(folder)
+
+
+def test_models_that_were_trained_on_a_gpu_are_found_where_there_is_none(tmp_path, monkeypatch):
+    whole = study()
+    run_declared(whole, home=tmp_path, progress=False)
+    moved_to_a_gpu(tmp_path)
+    shutil.rmtree(tmp_path / "cells")
+    assert counts(plan(whole, home=tmp_path)) == [("two", 2, 2, 4, 0), ("one", 1, 1, 1, 0)]
+    with monkeypatch.context() as patched:
+        patched.setattr("workbench.training._fit_all", lambda *_: pytest.fail("trained again"))
+        frame, _ = run_declared(whole, home=tmp_path, progress=False)
+        models = models_of(whole.models, Lookup(), home=tmp_path)
+    assert [one.about["definition"]["trainer"] for one in [*models["two"], *models["one"]]] == ["ensemble"] * 3
+    assert [one.seed for one in models["two"]] == [0, 1]
+    weights = {str(one.seed): one.about["weights_sha256"] for one in models["two"]}
+    assert {seed: said["weights"] for seed, said in frame.attrs["measured"]["two"].items()} == weights
+    done = plan(whole, home=tmp_path)
+    assert counts(done) == [("two", 2, 2, 4, 4), ("one", 1, 1, 1, 1)]
+    assert [(one.training_seconds, one.measuring_seconds) for one in done] == [(0, 0), (0, 0)]
+
+
+def test_what_this_machine_trained_comes_before_what_a_gpu_did_and_seeds_stay_in_order(tmp_path):
+    two = study(models={"two": TWO}, only={}).models
+    mine = models_of(two, Lookup(), home=tmp_path, progress=False)["two"]
+    definition = {**mine[0].about["definition"], "trainer": "ensemble", "device": "cuda"}
+    save(tmp_path / "checkpoints" / key(definition), mine[0].model, definition, mine[0].curve)
+    assert models_of(two, Lookup(), home=tmp_path)["two"][0].folder == mine[0].folder
+    shutil.rmtree(mine[0].folder)
+    found = models_of(two, Lookup(), home=tmp_path)["two"]
+    assert [(one.seed, one.about["definition"]["device"]) for one in found] == [(0, "cuda"), (1, "cpu")]
 
 
 def test_a_plan_is_told_with_its_sums():

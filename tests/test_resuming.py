@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from collections import Counter
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,8 @@ from workbench import (
     zero,
 )
 from workbench import cells as cells_of
-from workbench.checkpoints import Trained
+from workbench.blocks import read_whole
+from workbench.checkpoints import Trained, key
 from workbench.executors import RETRIES
 from workbench.measuring import shared
 from workbench.outcome import write_outcome
@@ -161,6 +163,82 @@ def test_a_damaged_block_is_measured_again_and_no_other(tmp_path, measured):
     assert len(measured) == 6
 
 
+def test_a_study_that_is_complete_reads_each_block_once_and_starts_no_workers(tmp_path, monkeypatch):
+    from workbench import executors, store
+
+    fresh, read = ran(tmp_path), []
+    monkeypatch.setattr(store, "read_whole", lambda folder, name: read.append(name) or read_whole(folder, name))
+    monkeypatch.setattr(executors, "context", pytest.fail)
+    equal(ran(tmp_path, executor="pool"), fresh)
+    assert sorted(read) == sorted(path.stem for path in (tmp_path / "blocks").glob("*.json"))
+
+
+def test_nothing_is_read_before_what_is_missing_is_measured(tmp_path, monkeypatch):
+    from workbench import store
+
+    ran(tmp_path, study(conditions={"clean": (), "cut": CONDITIONS["cut"]}))
+    order, add = [], Store.add
+    monkeypatch.setattr(store, "read_whole", lambda folder, name: order.append("read") or read_whole(folder, name))
+    monkeypatch.setattr(Store, "add", lambda self, *cells: order.append("measured") or add(self, *cells))
+    ran(tmp_path)
+    assert order == ["measured"] * 3 + ["read"] * 6
+
+
+def test_a_block_that_is_damaged_while_the_study_runs_is_measured_again(tmp_path, measured, monkeypatch):
+    """Each write is damaged: what is measured a second time is kept in memory, so that this ends."""
+    fresh, add = ran(), Store.add
+    measured.clear()
+
+    def damaging(self, *cells):
+        name = add(self, *cells)
+        path = self.blocks / f"{name}.parquet"
+        path.write_bytes(path.read_bytes()[:-1])
+        return name
+
+    monkeypatch.setattr(Store, "add", damaging)
+    equal(ran(tmp_path), fresh)
+    assert len(measured) == 36
+
+
+def test_two_models_of_one_definition_and_other_weights_in_one_study_are_two(tmp_path, measured):
+    """As trained on two kinds of machine; the store keeps the first one's cells."""
+    definition = {"task": {}, "config": {}, "recipe": {}, "seed": 0}
+    both = {
+        name: [Trained(model(seed), 0, Path(), [], {"definition": definition, "weights_sha256": name})]
+        for seed, name in enumerate("ab")
+    }
+    fresh = ran(None, None, both)
+    measured.clear()
+    equal(ran(tmp_path, None, both), fresh)
+    equal(ran(tmp_path, None, both), fresh)
+    assert len(measured) == 12 + 6
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("how", [{}, {"executor": "pool", "processes": 1}])
+def test_conditions_that_are_the_same_are_measured_once_and_both_told(tmp_path, measured, stored, how):
+    twice = {**CONDITIONS, "again": CONDITIONS["cut"], "base": ()}
+    frame, _ = ran(tmp_path if stored else None, study(conditions=twice), **how)
+    assert len(measured) == (0 if how else 18)
+    for one, other in (("cut", "again"), ("clean", "base")):
+        rows = [frame[frame["condition"] == name].drop(columns="condition") for name in (one, other)]
+        pd.testing.assert_frame_equal(*(each.reset_index(drop=True) for each in rows), check_exact=True)
+    assert frame.loc[frame["condition"] == "base", "match"].notna().all()
+    alone, _ = ran()
+    some = frame[frame["condition"].isin(CONDITIONS)].reset_index(drop=True)
+    assert some["loss"].equals(alone["loss"])
+
+
+def test_a_model_runs_once_without_interventions_in_each_block(monkeypatch):
+    from workbench import measuring
+
+    runs, run = [], measuring.run
+    monkeypatch.setattr(measuring, "run", lambda *args, **kwargs: runs.append(args[2:]) or run(*args, **kwargs))
+    ran(given=models(1))
+    assert [given for given in runs if not given] == [()]
+    assert len(runs) == len(CONDITIONS)
+
+
 def test_studies_that_overlap_share_cells(tmp_path, measured):
     ran(tmp_path, study(conditions={name: CONDITIONS[name] for name in ("clean", "cut")}))
     ran(tmp_path, study(conditions={name: CONDITIONS[name] for name in ("clean", "zero")}))
@@ -222,6 +300,17 @@ def test_what_matters_to_every_cell_changes_every_key(change):
 def test_what_matters_to_some_cells_changes_their_keys(change, changed):
     before, after = keys(), keys(study(**change))
     assert {name for name in before if before[name] != after[name]} == changed
+
+
+@pytest.mark.parametrize("on_missing", ["raise", "skip"])
+def test_a_key_is_the_hash_of_the_definition_as_json(on_missing):
+    """However much of it is written only once."""
+    odd = {**CONDITIONS, 'a "label" – ü': (cut(Edges(layer=1, dest="last", source="größte")),)}
+    naming = cells_of.Naming(shared(study(conditions=odd, on_missing=on_missing), TASK))
+    defined = naming.definitions({"definition": {"seed": 0, "name": "ü"}}, "float32", "cpu")
+    keyed = naming.keys_in({"definition": {"seed": 0, "name": "ü"}}, "float32", "cpu")
+    assert keyed == {condition: key(one) for condition, one in defined.items()}
+    assert len(set(keyed.values())) == len(odd)
 
 
 def test_what_does_not_matter_changes_no_key():
@@ -366,15 +455,49 @@ def test_an_executor_that_is_not_there_is_answered_with_those_there_are():
 # Killed
 
 
-LONG = {**GIVEN, "n": 900}
 SIZED = {"d_model": 64, "n_layers": 4}
 
 
-def child(folder, log, given, sized, number, how, before=None):
-    """A process that runs a study into a store, and notes each cell that it measures."""
+class Noting(Lookup):
+    """Where it comes to, in whatever process, it is noted when measuring begins and ends."""
+
+    stages: str
+
+    def __reduce__(self):
+        return (noting, (self.stages,))
+
+
+def noting(stages):
+    """What a worker makes of the task."""
     from workbench import executors
 
+    executors.measure = noted(executors.measure, stages, "measuring in a worker")
+    return Noting(stages=stages)
+
+
+def noted(function, stages, stage):
+    def inner(*args, **kwargs):
+        note(stages, stage)
+        out = function(*args, **kwargs)
+        note(stages, "between")
+        return out
+
+    return inner
+
+
+def note(stages, stage):
+    with open(stages, "a") as file:
+        file.write(f"{os.getpid()} {stage}\n")
+
+
+def child(folder, log, given, sized, number, how, before=None):
+    """A process that runs a study into a store, and notes each cell that it measures, and what it is doing."""
+    from workbench import executors
+    from workbench.work import Work
+
     torch.set_num_threads(1)
+    stages = f"{log}.stages"
+    note(stages, "beginning")
     measure = executors.measure
 
     def logged(common, model, conditions):
@@ -382,11 +505,35 @@ def child(folder, log, given, sized, number, how, before=None):
             file.write("".join(f"{model.embed.W_E[0, 0].item()} {condition}\n" for condition in conditions))
         return measure(common, model, conditions)
 
-    executors.measure = logged
+    executors.measure = noted(logged, stages, "measuring")
+    Store.add = noted(Store.add, stages, "writing")
+    Work.collect = noted(Work.collect, stages, "reading")
     if before is not None:
         before()
-    frame, notes = ran(folder / "store", Study(**given), models(number, **sized), **how)
+    if how:
+        served_by_the_same_server()
+    frame, notes = ran(folder / "store", Study(**given), models(number, **sized), Noting(stages=stages), **how)
+    note(stages, "reporting")
     files(folder / "out", Study(**given), frame, notes)
+
+
+def served_by_the_same_server():
+    """Workers of this process come from the server that this one came from: to start another takes seconds."""
+    from workbench import workers
+
+    forkserver._forkserver.ensure_running = lambda: None
+    workers._start_the_server = lambda: None
+
+
+@pytest.fixture(autouse=True, scope="module")
+def server():
+    """Processes are forks of one that has loaded what they need, these tests too."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, [before])])
+    loaded = ["workbench.executors", "workbench.models.bridge", "workbench.outcome", "test_resuming"]
+    multiprocessing.set_forkserver_preload(loaded)
+    forkserver.ensure_running()
+    os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
 
 
 def start(*args, **kwargs):
@@ -395,8 +542,8 @@ def start(*args, **kwargs):
     return one
 
 
-def every_key(given, given_models):
-    common = shared(Study(**given), TASK)
+def every_key(given, given_models, log):
+    common = shared(Study(**given), Noting(stages=f"{log}.stages"))
     return [key for one in as_trained(given_models)["first"] for key in cells_of.keys(common, one).values()]
 
 
@@ -412,21 +559,27 @@ def nothing_is_held_or_half_written(folder, every):
 class Killed:
     """A study that is killed at random moments, begun again, and from nothing where it was complete."""
 
-    def __init__(self, folder, given, sized, number, how):
-        self.folder, self.args, self.rounds = folder, (given, sized, number, how), 0
-        given_models = models(number, **sized)
-        self.every = every_key(given, given_models)
-        self.plain = files(folder / "plain", Study(**given), *ran(None, Study(**given), given_models))
-        self.there = 0
+    def __init__(self, folder, given, sized, number):
+        self.folder, self.args, self.rounds = folder, (given, sized, number), 0
+        self.log, self.stages, self.hit = folder / "log", folder / "log.stages", Counter()
+        given_models, self.there = models(number, **sized), 0
+        self.every = every_key(given, given_models, self.log)
+        began = time.monotonic()
+        found = ran(None, Study(**given), given_models)
+        self.alone = time.monotonic() - began
+        self.plain = files(folder / "plain", Study(**given), *found)
 
     def place(self):
         path = self.folder / str(self.rounds)
         path.mkdir(exist_ok=True)
         return path
 
-    def kill_after(self, seconds):
-        """Whether it was killed before it was complete."""
-        one = start(self.place(), self.folder / "log", *self.args)
+    def kill_after(self, seconds, how=None, once=None):
+        """Whether it was killed before it was complete. `once`: seconds count from when it is at that stage."""
+        self.stages.unlink(missing_ok=True)
+        one = start(self.place(), self.log, *self.args, how or {})
+        if once is not None:
+            until(lambda: not one.is_alive() or once in self.stage_of_each().values(), 60)
         one.join(seconds)
         killed = one.is_alive()
         one.kill()
@@ -434,9 +587,22 @@ class Killed:
         there = nothing_is_held_or_half_written(self.place(), self.every)
         assert there >= self.there
         self.there = there
-        if not killed:
+        if killed:
+            self.hit[self.stage(one.pid)] += 1
+        else:
             self.complete(one)
         return killed
+
+    def stage_of_each(self):
+        """Process → what it did last."""
+        lines = self.stages.read_text().splitlines() if self.stages.is_file() else []
+        return dict(line.split(" ", 1) for line in lines)
+
+    def stage(self, pid):
+        """What the study was doing when it was killed, its workers first."""
+        last = self.stage_of_each()
+        own = last.pop(str(pid), "starting")
+        return own if own == "writing" or "measuring in a worker" not in last.values() else "measuring in a worker"
 
     def complete(self, one):
         assert one.exitcode == 0
@@ -444,14 +610,30 @@ class Killed:
         assert {p.name: p.read_bytes() for p in out.iterdir() if p.name != "provenance.json"} == self.plain
         self.rounds, self.there = self.rounds + 1, 0
 
-    def finish(self):
-        one = start(self.place(), self.folder / "log", *self.args)
+    def finish(self, how=None):
+        one = start(self.place(), self.log, *self.args, how or {})
         one.join(120)
         self.complete(one)
 
 
+POOL = {"executor": "pool", "processes": 2}
+
+
+def killed_in_a_long_study(folder, sized, number):
+    """More than 10 s of measuring, on a machine of any speed."""
+    began, n = time.monotonic(), 300
+    ran(None, Study(**{**GIVEN, "n": n}), models(1, **sized))
+    alone = number * (time.monotonic() - began)
+    while True:
+        n = int(n * 11.5 / alone) + 1
+        one = Killed(folder, {**GIVEN, "n": n}, sized, number)
+        if one.alone > 10:
+            return one
+        alone = one.alone
+
+
 def test_a_study_killed_at_a_few_moments_ends_in_the_same_tables(tmp_path):
-    one = Killed(tmp_path, {**GIVEN, "n": 400}, {"d_model": 32}, 4, {})
+    one = Killed(tmp_path, {**GIVEN, "n": 400}, {"d_model": 32}, 4)
     for seconds in (0.1, 0.5, 1.0, 1.5):
         one.kill_after(seconds)
     one.finish()
@@ -459,12 +641,18 @@ def test_a_study_killed_at_a_few_moments_ends_in_the_same_tables(tmp_path):
 
 @pytest.mark.slow
 def test_a_long_study_killed_at_thirty_moments_ends_in_the_same_tables(tmp_path):
-    """60 cells, more than 10 s where two cores are shared."""
-    one = Killed(tmp_path, LONG, SIZED, 10, {})
+    """60 cells, more than 10 s. By turns in this process and in a pool of two, which go on with what the other left;
+    every third kill is counted from when measuring has begun."""
+    one = killed_in_a_long_study(tmp_path, SIZED, 10)
+    assert (len(one.every), one.alone > 10) == (60, True)
     moments, kills = random.Random(0), 0
     while kills < 30:
-        kills += one.kill_after(moments.uniform(0.1, 1.7))
+        how, stage = (POOL, "measuring in a worker") if kills % 2 else ({}, "measuring")
+        late = kills % 3 == 2
+        kills += one.kill_after(moments.uniform(0.05, 0.4 if late else 1.4), how, stage if late else None)
     one.finish()
+    print(f"alone {one.alone:.1f} s, kills that hit it {dict(one.hit)}")
+    assert min(one.hit["measuring"], one.hit["measuring in a worker"]) >= 3
 
 
 class AtWrite:
@@ -493,7 +681,7 @@ class AtWrite:
 
 def killed_at_writes(folder, moments):
     given, number = {**GIVEN, "n": 20}, 3
-    every = every_key(given, models(number))
+    every = every_key(given, models(number), folder / "log")
     plain = files(folder / "plain", Study(**given), *ran(None, Study(**given), models(number)))
     for nth in moments:
         (folder / str(nth)).mkdir()
@@ -520,12 +708,13 @@ def test_a_study_killed_in_ten_writes_ends_in_the_same_tables(tmp_path):
     killed_at_writes(tmp_path, (1, 2, 3, 5, 6, 7, 8, 10, 12, 15))
 
 
-@pytest.mark.slow
-def test_a_study_killed_in_a_pool_leaves_no_workers_and_ends_in_the_same_tables(tmp_path):
-    one = Killed(tmp_path, LONG, {"d_model": 32}, 6, {"executor": "pool", "processes": 2})
-    for seconds in (0.5, 1.0, 2.0, 2.5):
-        one.kill_after(seconds)
-    one.finish()
+def test_a_study_killed_while_its_workers_measure_leaves_no_workers_and_ends_in_the_same_tables(tmp_path):
+    one = Killed(tmp_path, {**GIVEN, "n": 2000}, {"d_model": 32}, 4)
+    for seconds in (0.0, 0.1, 0.3):
+        assert one.kill_after(seconds, POOL, "measuring in a worker")
+        until(lambda: not any(alive(int(pid)) for pid in one.stage_of_each()))
+    assert one.hit["measuring in a worker"] >= 1
+    one.finish(POOL)
 
 
 # Two at once, and stopped

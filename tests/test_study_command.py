@@ -1,10 +1,12 @@
 """`workbench study plan|run` and `workbench runs`: what they print, leave behind and refuse; Ctrl-C and going on."""
 
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -102,6 +104,20 @@ def test_runs_are_listed_checked_and_pruned(place):
     assert len(Store(place / "runs" / "cells").cells()) == 0
 
 
+@pytest.mark.parametrize("word", ["list", "check", "prune"])
+def test_looking_into_runs_loads_neither_torch_nor_pandas(place, word):
+    run(place)
+    code = f"""
+import sys
+from workbench.cli import app
+app(["runs", {word!r}, "--home", "runs"], standalone_mode=False)
+print([name for name in ("torch", "pandas", "numpy", "transformers") if name in sys.modules])
+"""
+    out = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True, check=True)
+    assert out.stdout.splitlines()[-1] == "[]"
+    assert len(out.stdout.splitlines()) > 1
+
+
 def test_runs_that_are_not_there_are_none_and_none_are_made(place):
     home = ("--home", place / "none")
     assert "0 cells in 0 blocks, 0.0 MB" in call("runs", "list", *home)
@@ -168,6 +184,92 @@ def until(true, seconds=60):
     while not true():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+# Progress, on a terminal
+
+
+def on_a_terminal(place, words, until_seen=None):
+    """Runs a command on a terminal, stopped by Ctrl-C once it has written something; gives all it wrote."""
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 120))
+    one = subprocess.Popen(words, cwd=place, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    os.close(slave)
+    said, stopped = "", False
+    while True:
+        try:
+            said += os.read(master, 4096).decode()
+        except OSError:  # the other end is closed
+            break
+        if until_seen and until_seen in said and not stopped:
+            os.killpg(one.pid, signal.SIGINT)
+            stopped = True
+    os.close(master)
+    one.wait(60)
+    return one.returncode, said
+
+
+def screen(said):
+    """The lines that are left on a terminal, and the line on which the cursor stands."""
+    lines, row, column = [""], 0, 0
+    for sign in re.findall(r"\x1b\[A|\r|\n|[^\r\n\x1b]", said):
+        if sign == "\x1b[A":
+            row -= 1
+        elif sign == "\r":
+            column = 0
+        elif sign == "\n":
+            row, column = row + 1, 0 if row + 1 < len(lines) else column
+            lines += [""] * (row + 1 - len(lines))
+        else:
+            lines[row] = lines[row].ljust(column)[:column] + sign + lines[row][column + 1 :]
+            column += 1
+    return [line.rstrip() for line in lines], row
+
+
+def words(place, more=STUDY, *also):
+    (place / "mine.toml").write_text(more)
+    return [sys.executable, "-m", "workbench.cli", "study", "run", "mine.toml", "--home", "runs", *also]
+
+
+LOCAL = ("--executor", "local")
+ONE = STUDY.replace("seeds = 2", "seeds = 1")
+
+
+def test_a_bar_of_cells_stays_and_that_of_training_below_it_is_gone(place):
+    code, said = on_a_terminal(place, words(place, ONE, *LOCAL))
+    assert code == 0
+    assert "training two:" in said and "step/s" in said
+    lines, _ = screen(said)
+    bars = [line for line in lines if "|" in line]
+    assert len(bars) == 1
+    assert re.fullmatch(r"measuring: 100%\|█+\| 2/2 \[\d\d:\d\d<00:00, .*cell.*\]", bars[0])
+    assert not [line for line in lines if "training" in line]
+
+
+def test_cells_that_are_there_are_no_part_of_the_rate(place):
+    run(place)
+    code, said = on_a_terminal(place, words(place, STUDY, *LOCAL))
+    assert (code, "training" in said) == (0, False)
+    assert re.search(r"measuring: 100%\|█+\| 4/4 \[00:00<\?, \?cell/s\]|4/4 \[00:00<00:00", said)
+
+
+@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_ctrl_c_leaves_nothing_half_drawn(place, seeds):
+    longer = STUDY.replace("steps = 3", "steps = 20000").replace("seeds = 2", f"seeds = {seeds}")
+    code, said = on_a_terminal(place, words(place, longer, *LOCAL), "step/s")
+    assert code in (130, -signal.SIGINT)  # a shell says 130 of both; Python dies of it where it was in an `exec`
+    lines, row = screen(said)
+    kept = [line for line in lines if line and "^C" not in line]
+    assert len([line for line in kept if "|" in line]) == 1
+    assert kept[-2:] == [
+        "what was measured is kept; the same command goes on from there", "workbench: stopped by Ctrl-C",
+    ]  # fmt: skip
+    assert row == len(lines) - 1 and lines[-1] == ""
+
+
+def test_there_is_no_bar_where_there_is_no_terminal(place):
+    out = subprocess.run(words(place, STUDY, *LOCAL), cwd=place, capture_output=True, text=True, check=True)
+    assert out.stderr == ""
 
 
 def test_the_lectures_study_is_planned():

@@ -7,12 +7,14 @@ import io
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+if TYPE_CHECKING:  # loaded where rows are: listing what is there needs none
+    import numpy as np
+    import pandas as pd
 
 CELL = "cell"
 """The column of a block that holds each row's cell, by key."""
@@ -28,11 +30,26 @@ class Block:
     cells: Mapping[str, Mapping[str, Any]]
 
 
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """The rows of one cell, column by column: numbers by name, and why each example was skipped, as its place in
+    `reasons` (−1: it was not)."""
+
+    numbers: Mapping[str, np.ndarray]
+    skipped: np.ndarray
+    reasons: Sequence[str]
+
+
 def write_block(folder: Path, cells: Mapping[str, pd.DataFrame], about: Mapping[str, Mapping[str, Any]]) -> Block:
     """Writes cells, key → rows, with what each is: the rows, then the manifest, with which the block exists."""
-    rows = pd.concat([frame.assign(**{CELL: key}) for key, frame in cells.items()], ignore_index=True)
+    import pandas as pd
+
+    rows = pd.concat(list(cells.values()), ignore_index=True)
+    keys = [key for key, frame in cells.items() for _ in range(len(frame))]
+    # After the first cell's columns, where files of this version have always had it.
+    rows.insert(len(next(iter(cells.values())).columns), CELL, pd.Series(keys, dtype="str").astype("category"))
     buffer = io.BytesIO()
-    rows.astype({CELL: "category"}).to_parquet(buffer, index=False, compression="zstd")
+    rows.to_parquet(buffer, index=False, compression="zstd")
     raw = buffer.getvalue()
     name = hashlib.sha256("".join(sorted(cells)).encode() + raw).hexdigest()[:20]
     block = Block(name, hashlib.sha256(raw).hexdigest(), len(raw), {key: dict(about.get(key, {})) for key in cells})
@@ -54,8 +71,8 @@ def read_manifest(path: Path) -> Block | None:
         return None
 
 
-def read_rows(folder: Path, name: str) -> pd.DataFrame | None:
-    """The rows of a block; None where any of it is missing or altered."""
+def read_whole(folder: Path, name: str) -> tuple[Block, bytes] | None:
+    """What the manifest of a block says, and its file; None where any of it is missing or altered."""
     block = read_manifest(folder / f"{name}.json")
     try:
         raw = (folder / f"{name}.parquet").read_bytes()
@@ -63,7 +80,43 @@ def read_rows(folder: Path, name: str) -> pd.DataFrame | None:
         return None
     if block is None or hashlib.sha256(raw).hexdigest() != block.sha256:
         return None
+    return block, raw
+
+
+def frame_of(raw: bytes) -> pd.DataFrame:
+    """The rows in a block's file, as they were added, with each row's cell."""
+    import pandas as pd
+
     return pd.read_parquet(io.BytesIO(raw))
+
+
+def pieces_of(raw: bytes) -> dict[str, Piece]:
+    """The rows in a block's file by cell, column by column: many times as fast as frames."""
+    import numpy as np
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    # One thread: a block is small, and where several are read at once each has a thread already.
+    table = parquet.ParquetFile(pa.BufferReader(raw), pre_buffer=False).read(use_threads=False)
+    cells, reasons = (_encoded(table[name]) for name in (CELL, "skipped"))
+    numbers = {name: table[name].to_numpy() for name in table.column_names if name not in (CELL, "skipped")}
+    # The rows of a cell lie together, as they were written.
+    starts = [0, *(np.flatnonzero(np.diff(cells[0])) + 1).tolist()]
+    out = {}
+    for start, end in zip(starts, [*starts[1:], len(table)], strict=True):
+        own = {name: values[start:end] for name, values in numbers.items()}
+        out[cells[1][cells[0][start]]] = Piece(own, reasons[0][start:end], reasons[1])
+    return out
+
+
+def _encoded(column: Any) -> tuple[np.ndarray, list[str]]:
+    """A column of text as places in a list of what there is, −1 where there is none."""
+    import pyarrow as pa
+
+    whole = column.combine_chunks()
+    if not pa.types.is_dictionary(whole.type):
+        whole = whole.dictionary_encode()
+    return whole.indices.fill_null(-1).to_numpy(), whole.dictionary.to_pylist()
 
 
 def write_whole(path: Path, content: bytes, sync: bool = True) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -37,11 +36,6 @@ class Trained:
     folder: Path
     curve: list[dict[str, float]]
     about: Mapping[str, Any]
-
-
-def home(place: Path | str | None = None) -> Path:
-    """The folder of runs: the one given, `$WORKBENCH_HOME`, or `./runs`."""
-    return Path(place or os.environ.get("WORKBENCH_HOME") or "runs")
 
 
 def key(definition: Mapping[str, Any]) -> str:

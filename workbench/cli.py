@@ -178,14 +178,20 @@ def run_study_file(
     processes: Annotated[int | None, typer.Option(min=1, help="Worker processes.  [default: one a core]")] = None,
     address: Annotated[str | None, typer.Option(help="A Ray cluster's address.")] = None,
     home: Annotated[Path | None, typer.Option(help="Where runs lie.  [default: $WORKBENCH_HOME, or ./runs]")] = None,
+    wandb: Annotated[str | None, typer.Option(help="A Weights & Biases project to log to.  [default: none]")] = None,
+    wandb_mode: Annotated[str, typer.Option(help="offline (kept in HOME/wandb), online or disabled.")] = "offline",
 ) -> None:
     """Run a study; what was measured before is not measured again, and a study that was stopped goes on."""
-    from workbench.checkpoints import home as place
+    from workbench.holdings import place
     from workbench.outcome import write_outcome
     from workbench.studies import run_declared
     from workbench.study_file import read_study
 
     study = read_study(file)
+    if wandb is not None:
+        from workbench.wandb_runs import check_mode
+
+        check_mode(wandb_mode)
     try:
         found, notes = run_declared(
             study, home=home, executor=executor, processes=processes, address=address, progress=_progress()
@@ -194,6 +200,11 @@ def run_study_file(
         typer.echo("what was measured is kept; the same command goes on from there", err=True)
         raise
     typer.echo(f"results: {write_outcome(study, found, notes, out or place(home) / 'studies' / file.stem)}")
+    if wandb is not None:
+        from workbench.logging_to_wandb import log_declared
+
+        logged = log_declared(study, found, notes, project=wandb, mode=wandb_mode, home=home, name=file.stem)
+        typer.echo(f"wandb: {logged or wandb_mode}")
 
 
 @app.command()
@@ -222,10 +233,9 @@ def list_runs(home: RunsHome = None) -> None:
 @_plainly
 def check_runs(home: RunsHome = None) -> None:
     """Read every block; damaged ones are moved aside and named."""
-    from workbench.checkpoints import home as place
-    from workbench.store import Store
+    from workbench.holdings import cells
 
-    found = Store(place(home) / "cells").damaged()
+    found = cells(home).damaged()
     typer.echo("\n".join(f"damaged, moved aside: {name}" for name in found) or "every block is whole")
 
 
@@ -236,11 +246,9 @@ def prune_runs(
     everything: Annotated[bool, typer.Option("--all", help="All cells, not only what belongs to none.")] = False,
 ) -> None:
     """Remove files that belong to no cell, and what was moved aside; with --all, every cell."""
-    from workbench.checkpoints import home as place
-    from workbench.store import Store
+    from workbench.holdings import cells
 
-    store = Store(place(home) / "cells")
-    freed = store.prune([] if everything else None)
+    freed = cells(home).prune([] if everything else None)
     typer.echo(f"{freed / 1e6:.1f} MB freed")
 
 

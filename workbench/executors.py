@@ -6,8 +6,7 @@ import multiprocessing
 import os
 import pickle
 import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ import torch
 from workbench.checkpoints import Trained
 from workbench.devices import one_thread
 from workbench.measuring import Cell, Shared, measure
-from workbench.workers import context, script_left_alone, unbroken
+from workbench.workers import context, end_with_parent, script_left_alone, unbroken
 
 Kind = Literal["local", "pool", "ray"]
 KINDS: tuple[Kind, ...] = ("local", "pool", "ray")
@@ -29,11 +28,13 @@ RETRIES = 3
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """A block to be measured: a model under some conditions."""
+    """A block to be measured: a model under some conditions, each with its cell's key; `part` says which of the studies
+    that are run together it belongs to."""
 
+    part: int
     label: str
     trained: Trained
-    conditions: Sequence[str]
+    cells: Mapping[str, str]
 
 
 Measured = Callable[[Order, dict[str, Cell]], Any]
@@ -43,7 +44,7 @@ Begin = Callable[[Order, bool], Sequence[str] | None]
 
 def execute_orders(
     kind: str,
-    common: Shared,
+    commons: Sequence[Shared],
     orders: Sequence[Order],
     begin: Begin,
     measured: Measured,
@@ -51,22 +52,28 @@ def execute_orders(
     processes: int | None = None,
     address: str | None = None,
 ) -> None:
-    """Measures every order and hands over its cells as they are done.
+    """Measures every order and hands over its cells as they are done; one pool, however many studies run together.
 
-    kind: "local", one after the other; "pool", in `processes` worker processes; "ray", on the cluster at `address` (one
-    is started here without one). An order that another process has in hand is left for the end. Raises ValueError for
-    another kind, RuntimeError for a worker that died again and again, and what measuring raises.
+    commons: by an order's part, what it is measured on. kind: "local", one after the other; "pool", in `processes`
+    worker processes; "ray", on the cluster at `address` (one is started here without one). An order that another
+    process has in hand is left for the end. Raises ValueError for another kind, RuntimeError for a worker that died
+    again and again, and what measuring raises.
     """
-    if kind not in KINDS:
-        raise ValueError(f"no executor {kind!r}; there are: {', '.join(KINDS)}")
+    check_kind(kind)
     if kind == "local":
-        _locally(common, orders, begin, measured)
+        _locally(commons, orders, begin, measured)
         return
-    with _pool(common, processes) if kind == "pool" else _ray(common, address, processes) as (submit, workers):
+    with _pool(commons, processes) if kind == "pool" else _ray(commons, address, processes) as (submit, workers):
         _dispatch(orders, begin, measured, submit, workers)
 
 
-def _locally(common: Shared, orders: Sequence[Order], begin: Begin, measured: Measured) -> None:
+def check_kind(kind: str) -> None:
+    """Raises ValueError for an executor that is not there."""
+    if kind not in KINDS:
+        raise ValueError(f"no executor {kind!r}; there are: {', '.join(KINDS)}")
+
+
+def _locally(commons: Sequence[Shared], orders: Sequence[Order], begin: Begin, measured: Measured) -> None:
     with one_thread():
         for waiting in (False, True):
             left = []
@@ -75,7 +82,7 @@ def _locally(common: Shared, orders: Sequence[Order], begin: Begin, measured: Me
                 if todo is None:
                     left.append(order)
                 else:
-                    measured(order, measure(common, order.trained.model, todo) if todo else {})
+                    measured(order, measure(commons[order.part], order.trained.model, todo) if todo else {})
             orders = left
 
 
@@ -120,6 +127,10 @@ def _dispatch(orders: Sequence[Order], begin: Begin, measured: Measured, submit:
             measured(order, cells)
 
 
+class NoRay(RuntimeError):
+    """Ray was asked for and is not installed."""
+
+
 class WorkerDied(RuntimeError):
     """A worker ended before its block was measured."""
 
@@ -151,29 +162,20 @@ def _result(handle: Any) -> dict[str, Cell]:
 
 # Worker processes
 
-_common: Shared | None = None
+_commons: Sequence[Shared] = ()
 
 
 def _start(pickled: bytes) -> None:
-    global _common
+    global _commons
     torch.set_num_threads(1)
     # Ctrl-C reaches every process of a terminal; the parent ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _common = pickle.loads(pickled)
+    end_with_parent()
+    _commons = pickle.loads(pickled)
 
 
-def _end_with_parent() -> None:
-    """A worker whose parent was killed waits for work for ever: it holds the other end of its own queue."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _work(model: Any, conditions: Sequence[str]) -> dict[str, Cell]:
-    assert _common is not None
-    return _measured(_common, model, conditions)
+def _work(part: int, model: Any, conditions: Sequence[str]) -> dict[str, Cell]:
+    return _measured(_commons[part], model, conditions)
 
 
 def _measured(common: Shared, model: Any, conditions: Sequence[str]) -> dict[str, Cell]:
@@ -186,9 +188,9 @@ def _measured(common: Shared, model: Any, conditions: Sequence[str]) -> dict[str
 
 
 @contextmanager
-def _pool(common: Shared, processes: int | None) -> Iterator[tuple[Submit, int]]:
+def _pool(commons: Sequence[Shared], processes: int | None) -> Iterator[tuple[Submit, int]]:
     """A pool that is made again when one of its processes is killed."""
-    pickled, pools, workers = pickle.dumps(common), [], processes or os.cpu_count() or 1
+    pickled, pools, workers = pickle.dumps(tuple(commons)), [], processes or os.cpu_count() or 1
 
     def opened() -> ProcessPoolExecutor:
         pool = ProcessPoolExecutor(workers, context(), initializer=_start, initargs=(pickled,))
@@ -196,11 +198,12 @@ def _pool(common: Shared, processes: int | None) -> Iterator[tuple[Submit, int]]
         return pool
 
     def submit(order: Order, conditions: Sequence[str]) -> Future:
-        with unbroken(), script_left_alone(type(common.task).__module__):
+        given = (order.part, order.trained.model, conditions)
+        with unbroken(), script_left_alone(type(commons[0].task).__module__):
             try:
-                return pools[-1].submit(_work, order.trained.model, conditions)
+                return pools[-1].submit(_work, *given)
             except BrokenProcessPool:
-                return opened().submit(_work, order.trained.model, conditions)
+                return opened().submit(_work, *given)
 
     others = set(multiprocessing.active_children())
     opened()
@@ -220,25 +223,25 @@ def _pool(common: Shared, processes: int | None) -> Iterator[tuple[Submit, int]]
 
 
 @contextmanager
-def _ray(common: Shared, address: str | None, processes: int | None) -> Iterator[tuple[Submit, int]]:
+def _ray(commons: Sequence[Shared], address: str | None, processes: int | None) -> Iterator[tuple[Submit, int]]:
     """Tasks on a cluster; what all of them need, and each model, is put there once, and results come back through its
     object store."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError as error:
-        raise RuntimeError("the executor 'ray' needs Ray: pip install 'attention-workbench[ray]'") from error
+        raise NoRay("the executor 'ray' needs Ray: pip install 'attention-workbench[ray]'") from error
     begun = not ray.is_initialized()
     if begun:
         ray.init(address=address, include_dashboard=False, log_to_driver=False)
-    there, models = ray.put(common), {}
+    there, models = [ray.put(common) for common in commons], {}
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(_on_a_node)
 
     def submit(order: Order, conditions: Sequence[str]) -> Any:
         model = order.trained.model
         if id(model) not in models:
             models[id(model)] = ray.put(model)
-        return task.remote(models[id(model)], list(conditions), there)
+        return task.remote(models[id(model)], list(conditions), there[order.part])
 
     try:
         yield submit, processes or max(int(ray.cluster_resources().get("CPU", 1)), 1)

@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ def opened(path: Path | None) -> sqlite3.Connection:
     """The index in a file, or an empty one in memory. Raises DatabaseError for one of another version."""
     index = sqlite3.connect(":memory:" if path is None else path, timeout=20)
     try:
+        # The manifests are what is synced; an index that a power cut leaves damaged is made anew from them.
+        index.execute("PRAGMA synchronous = OFF")
         both = "SELECT user_version, (SELECT COUNT(*) FROM sqlite_master) FROM pragma_user_version"
         found, tables = index.execute(both).fetchone()
         if found != VERSION:
@@ -71,11 +73,11 @@ def manifests(blocks: Path) -> set[str]:
     return {entry.name[:-5] for entry in os.scandir(blocks) if entry.name.endswith(".json")}
 
 
-def answers(index: sqlite3.Connection, question: str, keys: Sequence[str]) -> list[Any]:
-    """The answers to a question about these cells, which it finds in the table `asked`."""
+def answers(index: sqlite3.Connection, question: str, keys: Collection[str], *given: str) -> list[Any]:
+    """The answers to a question about these cells, which it finds in the table `asked`, and with what is given."""
     index.execute("CREATE TEMP TABLE asked (cell TEXT PRIMARY KEY)")
     index.executemany("INSERT OR IGNORE INTO asked VALUES (?)", [(key,) for key in keys])
-    return index.execute(question).fetchall()
+    return index.execute(question, given).fetchall()
 
 
 def enter(index: sqlite3.Connection, block: Block) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.checkpoints import home as place
 from workbench.checkpoints import key, provenance
+from workbench.holdings import place
 from workbench.results import contrast, metrics, summary
 from workbench.study_file import study_text
 from workbench.wandb_runs import check_mode, opened, session

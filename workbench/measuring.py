@@ -73,10 +73,12 @@ def measure(
         interventions = study.conditions[condition]
         try:
             donors = {name: common.donors[name] for name in donor_names(interventions)}
-            edited = run(model, batch, interventions, donors=donors, positions="read", left_out=skipped)
+            edited = clean
+            if interventions:
+                edited = run(model, batch, interventions, donors=donors, positions="read", left_out=skipped)
         except (KeyError, ValueError, RuntimeError) as error:
             raise named(error, f"condition {condition!r}", task) from error
-        assert clean is not None
+        assert clean is not None and edited is not None
         values = {name: _valued(name, edited, clean).cpu().numpy() for name in study.metrics}
         if not interventions and study.weights:
             weighed = edge_weights(model, batch.select(keep), study.weights)

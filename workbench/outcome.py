@@ -24,7 +24,7 @@ def write_outcome(study: Study, frame: pd.DataFrame, notes: pd.DataFrame, folder
     buffer = io.BytesIO()
     frame.to_parquet(buffer, index=False, compression="zstd")
     table = summary(frame)
-    made = {**provenance(), "dtypes": frame.attrs.get("dtypes"), "examples": frame.attrs.get("examples")}
+    made = {**provenance(), **{name: frame.attrs.get(name) for name in ("dtypes", "examples", "measured")}}
     return write_report(
         folder,
         {

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.anatomy import Sight
-from workbench.checkpoints import home as place
 from workbench.checkpoints import key, load
 from workbench.declared import Checkpoints, Models, Training, definitions_of
+from workbench.holdings import place
 from workbench.running import record
 from workbench.sites import in_part
 from workbench.study import Study

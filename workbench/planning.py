@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from workbench import cells
-from workbench.checkpoints import home as place
 from workbench.checkpoints import key
-from workbench.declared import Training, config_of, definitions_of, number_of
+from workbench.declared import Training, config_of, definitions_of, models_of, number_of
+from workbench.holdings import place
 from workbench.measuring import Shared, shared
 from workbench.running import run
 from workbench.store import Store
@@ -46,37 +46,50 @@ def plan(study: Study, *, home: Path | str | None = None) -> list[Planned]:
     """
     if study.task is None or not study.models:
         raise ValueError("this study declares no task or no models: there is nothing to plan")
-    task, store, out = study.task.made(), Store(place(home) / "cells"), []
+    task, store, out, seen = study.task.made(), Store(place(home) / "cells"), [], set[str]()
+    common = shared(study, task)
     for label, models in study.models.items():
-        own = for_model(study, label)
-        common = shared(own, task)
+        own = replace(common, study=for_model(study, label))
+        naming = cells.Naming(own)
         if isinstance(models, Training):
-            known = definitions_of(models, task)
-            folders = [place(home) / "checkpoints" / key(one) for one in known]
-            there = sum(folder.is_dir() for folder in folders)
-            asked = [cells.definitions(common, {"definition": one}, "float32", "cpu") for one in known]
+            known = definitions_of(models, task, home=home)
+            there = sum((place(home) / "checkpoints" / key(one)).is_dir() for one in known)
+            named = [naming.keys_in({"definition": one}, "float32", "cpu") for one in known]
             a_step, model = _timed_training(models, task)
             waiting = (len(known) - there) * a_step
         else:
-            from workbench.declared import models_of
             from workbench.studies import as_trained
 
             trained = as_trained(models_of({label: models}, task, home=home))[label]
-            asked = [cells.of(common, one) for one in trained]
+            named = [naming.keys(one) for one in trained]
             model, there, waiting = trained[0].model, len(trained), 0.0
-        wanted = [key(one) for each in asked for one in each.values()]
-        left = len(store.missing(wanted))
+        wanted = [name for each in named for name in each.values()]
+        left = store.missing(wanted)
+        n_passes = sum(passes(own.study, each, set(left) - seen) for each in named)
+        seen |= set(wanted)
         out.append(
             Planned(
-                label, number_of(models), there, tuple(own.conditions), len(wanted), len(wanted) - left, waiting,
-                left * _timed_pass(common, model),
+                label, number_of(models), there, tuple(own.study.conditions), len(wanted), len(wanted) - len(left),
+                waiting, n_passes * _timed_pass(own, model),
             )
         )  # fmt: skip
     return out
 
 
+def passes(study: Study, named: Mapping[str, str], missing: Collection[str]) -> int:
+    """How often a model runs for those of its cells (condition → key) that are missing: each block once without
+    interventions, once more for derived relations and for weights, and once for each condition with interventions."""
+    first = {name: condition for condition, name in reversed(list(named.items()))}
+    total = 0
+    for group in cells.groups(condition for condition, name in named.items() if first[name] == condition):
+        edits = [study.conditions[condition] for condition in group if named[condition] in missing]
+        if edits:
+            total += 1 + bool(study.derived) + bool(study.weights and () in edits) + sum(map(bool, edits))
+    return total
+
+
 def _timed_pass(common: Shared, model: Any) -> float:
-    """Seconds that one condition takes of one model, from a pass over some of the examples."""
+    """Seconds that a model takes for all examples, from a pass over some of them."""
     n = min(TIMED, len(common.batch))
     batch = common.batch.select(slice(0, n))
     return _seconds(lambda: run(model, batch, positions="read")) * len(common.batch) / n

@@ -5,26 +5,28 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
-from tqdm import tqdm
 
+from workbench.assembly import labels
 from workbench.batch import Batch
 from workbench.checkpoints import Trained
-from workbench.checkpoints import home as place
-from workbench.declared import models_of
-from workbench.executors import execute_orders
+from workbench.declared import models_of, number_of
+from workbench.executors import check_kind, execute_orders
+from workbench.holdings import place
 from workbench.interventions import donor_names
 from workbench.measuring import named, shared
 from workbench.metrics import AGAINST_CLEAN, METRICS
 from workbench.nearest import nearest
+from workbench.progress import bar
 from workbench.store import Store
 from workbench.study import Study, for_model
 from workbench.task import Task
-from workbench.work import NOTES, Work, labels  # noqa: F401 (others find NOTES here)
+from workbench.work import Part, Work
 
 
 def run_study(
@@ -55,17 +57,14 @@ def run_study(
     _check(study, task)
     if study.only:
         raise ValueError("conditions for some models only are run by run_declared; leave `only` out")
+    check_kind(executor)
     known = as_trained(models)
-    common = shared(study, task)
     kept = store if isinstance(store, Store) or store is None else Store(store)
-    work = Work(common, known, kept, progress)
-    with ExitStack() as open_things:
-        open_things.callback(work.let_go)
-        work.bar = open_things.enter_context(
-            tqdm(total=work.n_cells, desc="measuring", unit="cell", disable=None if progress else True)
-        )
-        execute_orders(executor, common, work.orders(), work.begin, work.measured, processes=processes, address=address)
-    return work.frame()
+    n_cells = sum(map(len, known.values())) * len(study.conditions)
+    with bar("measuring", "cell", n_cells, progress) as drawn:
+        parts = [Part(shared(study, task), known)]
+        (found,) = _carried_out(parts, kept, drawn, executor, processes, address)
+    return found
 
 
 def run_declared(
@@ -84,18 +83,41 @@ def run_declared(
     """
     if study.task is None or not study.models:
         raise ValueError("this study declares no task or no models; hand them to run_study, or declare task and models")
+    check_kind(executor)
     task = study.task.made()
-    models = models_of(study.models, task, home=home, progress=progress)
-    store = Store(place(home) / "cells")
-    found = [
-        run_study(
-            for_model(study, label), task, {label: several}, store=store, executor=executor, processes=processes,
-            address=address, progress=progress,
-        )
-        for label, several in models.items()
-    ]  # fmt: skip
+    studies = {label: for_model(study, label) for label in study.models}
+    n_cells = sum(number_of(study.models[label]) * len(own.conditions) for label, own in studies.items())
+    with bar("measuring", "cell", n_cells, progress) as drawn:
+        models = models_of(study.models, task, home=home, progress=progress)
+        for own in studies.values():
+            _check(own, task)
+        common = shared(study, task)
+        parts = [
+            Part(replace(common, study=studies[label]), as_trained({label: several}))
+            for label, several in models.items()
+        ]
+        found = _carried_out(parts, Store(place(home) / "cells"), drawn, executor, processes, address)
     frame = joined([one for one, _ in found])
     return frame, pd.concat([notes for _, notes in found], ignore_index=True)
+
+
+def _carried_out(
+    parts: Sequence[Part], store: Store | None, drawn: Any, executor: str, processes: int | None, address: str | None
+) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    """The frame and the notes of every part; cells that turn out to be damaged when they are read are measured
+    again."""
+    with ExitStack() as open_things:
+        work = Work(parts, store, drawn)
+        open_things.callback(work.let_go)
+        whole = False
+        while not whole:
+            if orders := work.orders():
+                commons = [part.common for part in parts]
+                execute_orders(
+                    executor, commons, orders, work.begin, work.measured, processes=processes, address=address
+                )
+            whole = work.collect()
+    return [work.frame(number) for number in range(len(parts))]
 
 
 def _check(study: Study, task: Task) -> None:

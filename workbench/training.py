@@ -17,14 +17,14 @@ from typing import Any, Literal
 import torch
 from filelock import FileLock
 from torch import Tensor
-from tqdm import tqdm
 
-from workbench import checkpoints, fitting
+from workbench import checkpoints, fitting, holdings
 from workbench.checkpoints import Trained
 from workbench.devices import choose
 from workbench.fitting import Curve, fit, fit_ensemble
-from workbench.models.config import ModelConfig
-from workbench.models.transformer import Transformer
+from workbench.models.built import build
+from workbench.models.config import Config, ModelConfig
+from workbench.progress import bar
 from workbench.recipe import Recipe
 from workbench.task import Task, identity
 from workbench.workers import Job, Keep, fit_in_processes, refuse_inside_a_worker
@@ -32,25 +32,23 @@ from workbench.workers import Job, Keep, fit_in_processes, refuse_inside_a_worke
 Trainer = Literal["single", "ensemble"]
 
 
-def definition(
-    task: Task, config: ModelConfig, recipe: Recipe, seed: int, trainer: Trainer, device: str
-) -> dict[str, Any]:
+def definition(task: Task, config: Config, recipe: Recipe, seed: int, trainer: Trainer, device: str) -> dict[str, Any]:
     """What a checkpoint's key is the hash of."""
     return {
         "task": identity(task),
-        "config": config.model_dump(),
+        "config": config.model_dump(mode="json"),
         "recipe": recipe.model_dump(),
         "seed": seed,
         "trainer": trainer,
         "device": device,
         "dtype": "float32",
-        "meaning": {"training": fitting.MEANING, "config": ModelConfig.MEANING, "recipe": Recipe.MEANING},
+        "meaning": {"training": fitting.MEANING, "config": type(config).MEANING, "recipe": Recipe.MEANING},
     }
 
 
 def train(
     task: Task,
-    config: ModelConfig,
+    config: Config,
     recipe: Recipe,
     seed: int,
     *,
@@ -64,7 +62,7 @@ def train(
 
 def train_many(
     task: Task,
-    config: ModelConfig,
+    config: Config,
     recipe: Recipe,
     seeds: Sequence[int],
     *,
@@ -78,7 +76,7 @@ def train_many(
 
 def train_each(
     task: Task,
-    configs: Mapping[str, ModelConfig],
+    configs: Mapping[str, Config],
     recipe: Recipe,
     seeds: Sequence[int],
     *,
@@ -97,13 +95,13 @@ def train_each(
     jobs = {name: [Job(config, int(seed)) for seed in seeds] for name, config in configs.items()}
     where = choose(device)
     trainer: Trainer = "single" if where.type == "cpu" else "ensemble"
-    place = checkpoints.home(home) / "checkpoints"
+    place = holdings.place(home) / "checkpoints"
     place.mkdir(parents=True, exist_ok=True)
     known = {job: definition(task, job.config, recipe, job.seed, trainer, where.type) for job in chain(*jobs.values())}
     folders = {job: place / checkpoints.key(known[job]) for job in known}
 
     def keep(job: Job, state: dict[str, Tensor], curve: Curve) -> None:
-        model = Transformer(job.config, seed=0)
+        model = build(job.config, seed=0)
         model.load_state_dict(state)
         checkpoints.save(folders[job], model, known[job], curve)
 
@@ -112,13 +110,13 @@ def train_each(
             locks.enter_context(FileLock(f"{folder}.lock"))
         todo = sorted((job for job in known if not folders[job].exists()), key=_size, reverse=True)
         if todo:
-            total, hidden = len(todo) * recipe.steps, None if progress else True
-            with tqdm(total=total, desc="training", unit="step", disable=hidden) as bar:
-                _fit_all(task, recipe, todo, where, keep, bar.update)
-    return {name: [_found(folders[job], known[job]) for job in asked] for name, asked in jobs.items()}
+            named = " ".join(["training", ", ".join(filter(None, configs))]).strip()
+            with bar(named, "step", len(todo) * recipe.steps, progress) as drawn:
+                _fit_all(task, recipe, todo, where, keep, drawn.update)
+    return {name: [found(folders[job], known[job]) for job in asked] for name, asked in jobs.items()}
 
 
-def _found(folder: Path, asked: Mapping[str, Any]) -> Trained:
+def found(folder: Path, asked: Mapping[str, Any]) -> Trained:
     """The checkpoint in a folder, which must be the one that its key says."""
     trained = checkpoints.load(folder)
     if checkpoints.key(trained.about["definition"]) != checkpoints.key(asked):
@@ -133,15 +131,12 @@ def _size(job: Job) -> int:
     return job.config.n_layers * job.config.d_model
 
 
-def _check(task: Task, configs: Mapping[str, ModelConfig], seeds: Sequence[int]) -> None:
+def _check(task: Task, configs: Mapping[str, Config], seeds: Sequence[int]) -> None:
     if not isinstance(configs, Mapping) or not configs:
         raise ValueError(f"configs are one or more ModelConfig by name, as {{'two layers': config}}; got {configs!r}")
     for name, config in configs.items():
-        if config.d_vocab < len(task.vocabulary) or config.n_ctx < task.length:
-            raise ValueError(
-                f"the model{f' {name!r}' if name else ''} has d_vocab={config.d_vocab} and n_ctx={config.n_ctx}; "
-                f"task {task.name!r} needs {len(task.vocabulary)} and {task.length}"
-            )
+        if wrong := _unfit(task, config):
+            raise ValueError(f"the model{f' {name!r}' if name else ''} has {wrong[0]}; task {task.name!r} {wrong[1]}")
     whole = all(isinstance(seed, Integral) and not isinstance(seed, bool) for seed in seeds)
     if not whole or not len(seeds) or len(set(seeds)) < len(seeds):
         raise ValueError(f"model seeds must be one or more whole numbers, each once; got {list(seeds)}")
@@ -151,6 +146,24 @@ def _check(task: Task, configs: Mapping[str, ModelConfig], seeds: Sequence[int])
             "train before you change it, and convert the model"
         )
     refuse_inside_a_worker()
+
+
+def _unfit(task: Task, config: Config) -> tuple[str, str] | None:
+    """What of a model does not fit a task, and what the task needs; None where all does."""
+    if config.d_vocab < len(task.vocabulary) or config.n_ctx < task.length:
+        return f"d_vocab={config.d_vocab} and n_ctx={config.n_ctx}", f"needs {len(task.vocabulary)} and {task.length}"
+    context = getattr(task, "context_length", None)
+    if isinstance(config, ModelConfig):
+        if context is not None:
+            return "one stack", "has a context, which an encoder–decoder reads (EncoderDecoderConfig)"
+        wanted = getattr(task, "d_patch", 0)
+        return (f"d_patch={config.d_patch}", f"has d_patch={wanted}") if config.d_patch != wanted else None
+    if context is None:
+        return "an encoder", "has no context for it to read"
+    if config.encoder.n_ctx < context or config.encoder.d_vocab < len(task.vocabulary):
+        said = f"an encoder with d_vocab={config.encoder.d_vocab} and n_ctx={config.encoder.n_ctx}"
+        return said, f"needs {len(task.vocabulary)} and {context}"
+    return None
 
 
 def _fit_all(

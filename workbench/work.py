@@ -1,82 +1,129 @@
-"""A study being run: what is to be measured, what is in the store, what is in hand, and the frame at the end."""
+"""A study being run: what is to be measured, what is in the store, what is in hand, and the frames at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from workbench import cells as cells_of
+from workbench.assembly import Rows, piece_of
+from workbench.blocks import Piece
 from workbench.checkpoints import Trained
 from workbench.executors import Order
 from workbench.measuring import Cell, Shared
-from workbench.schema import check
 from workbench.store import Store
-from workbench.study import Study
 from workbench.task import Task
 
 NOTES = ["model", "model_seed", "condition", "note"]
+WEIGHTS = "weights_sha256"
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What ends in one frame: trained models by label, and what all of them are measured on."""
+
+    common: Shared
+    models: Mapping[str, Sequence[Trained]]
 
 
 class Work:
-    """What is to be measured, what is done, and what is in hand."""
+    """The cells of a study by key, each measured once however many labels it has, and which of them are done.
 
-    bar: Any
+    What is missing is found by the store's index alone; rows are read at the end, each block once. A cell that the
+    store cannot keep (there is none, or it keeps the key for the same definition trained to other weights) stays in
+    memory.
+    """
 
-    def __init__(self, common: Shared, models: Mapping[str, list[Trained]], store: Store | None, progress: bool):
-        self.common, self.models, self.store = common, models, store
-        self.cells: dict[tuple[str, int, str], Cell] = {}
-        self.keys: dict[tuple[str, int], dict[str, str]] = {}
+    def __init__(self, parts: Sequence[Part], store: Store | None, bar: Any):
+        self.parts, self.store, self.bar = parts, store, bar
+        self.rows = [Rows(part.common, part.models) for part in parts]
+        self.keys: list[list[str]] = [[] for _ in parts]
+        self.places: dict[str, list[tuple[int, int]]] = {}
+        self.weights: dict[str, str | None] = {}
+        self.apart: set[str] = set()
+        self.done: set[str] = set()
+        self.cells: dict[str, Cell] = {}
+        self.notes: dict[str, Sequence[str]] = {}
         self.held: dict[int, set[str]] = {}
-        self.n_cells = len(common.study.conditions) * sum(map(len, models.values()))
+        self.again = False
+        self._all = [order for number in range(len(parts)) for order in self._orders(number)]
+        if store is not None:
+            self.done |= self._recorded(self.weights.keys() - self.apart)[0]
+        self._show(sum(map(len, self.keys)), sum(len(self.places[key]) for key in self.done))
+
+    def _show(self, total: int, done: int) -> None:
+        """What is there already says nothing of how fast the rest is measured."""
+        self.bar.reset(total)
+        self.bar.initial = self.bar.n = done
+        self.bar.refresh()
+
+    def _orders(self, number: int) -> list[Order]:
+        """A block for each model and group of conditions, without conditions that are the same as earlier ones."""
+        part, out = self.parts[number], []
+        naming = None if self.store is None else cells_of.Naming(part.common)
+        same = cells_of.edits(part.common.study)
+        for label, several in part.models.items():
+            for trained in several:
+                local = {condition: f"{number} {label} {trained.seed} {text}" for condition, text in same.items()}
+                first = self._entered(number, trained, naming.keys(trained) if naming else local, naming is None)
+                out += [
+                    Order(number, label, trained, {condition: first[condition] for condition in group})
+                    for group in cells_of.groups(first)
+                ]
+        return out
+
+    def _entered(self, number: int, trained: Trained, named: Mapping[str, str], apart: bool) -> dict[str, str]:
+        """Enters the cells of a model in the order of its frame; gives those that are new."""
+        weights, first = trained.about.get(WEIGHTS), {}
+        for condition, key in named.items():
+            name = key if self.weights.setdefault(key, weights) == weights else f"{key} in the weights {weights}"
+            if apart or name != key:
+                self.apart.add(name)
+            if name not in self.places:
+                first[condition] = name
+            self.places.setdefault(name, []).append((number, len(self.keys[number])))
+            self.keys[number].append(name)
+        return first
 
     def orders(self) -> list[Order]:
-        """A block for each model and group of conditions."""
-        return [
-            Order(label, trained, group)
-            for label, several in self.models.items()
-            for trained in several
-            for group in cells_of.groups(self.common.study.conditions)
-        ]
+        """The blocks of which something is still to be measured."""
+        return [order for order in self._all if self._left(order)]
 
-    def _keys(self, order: Order) -> dict[str, str]:
-        place = (order.label, order.trained.seed)
-        if place not in self.keys:
-            self.keys[place] = cells_of.keys(self.common, order.trained)
-        return {condition: self.keys[place][condition] for condition in order.conditions}
+    def _left(self, order: Order) -> dict[str, str]:
+        return {condition: key for condition, key in order.cells.items() if key not in self.done}
+
+    def _recorded(self, keys: Collection[str]) -> tuple[set[str], list[str]]:
+        """The cells that are in the store, and those there of the same definition that were measured on other
+        weights."""
+        assert self.store is not None
+        found = self.store.recorded(keys, WEIGHTS)
+        return (
+            {key for key, weights in found.items() if weights == self.weights[key]},
+            [key for key, weights in found.items() if weights != self.weights[key]],
+        )
+
+    def _finish(self, keys: Iterable[str]) -> None:
+        new = set(keys) - self.done
+        self.done |= new
+        self.bar.update(sum(len(self.places[key]) for key in new))
 
     def begin(self, order: Order, waiting: bool) -> Sequence[str] | None:
         """The conditions of an order that are still to be measured; None where another process has one in hand."""
-        if self.store is None:
-            return order.conditions
-        keys = self._keys(order)
-        self._found(order, keys)
-        if not (wanted := self._left(order, keys)):
-            return []
+        left = self._left(order)
+        wanted = set(left.values()) - self.apart
+        if self.store is None or not wanted:
+            return list(left)
         if not self.store.take(wanted, waiting):
             return None
         self.held[id(order)] = wanted
-        self._found(order, keys)
-        return [condition for condition, key in keys.items() if key in self._left(order, keys)]
-
-    def _left(self, order: Order, keys: Mapping[str, str]) -> set[str]:
-        """The keys of the cells of an order that are neither in the store nor measured."""
-        return {key for name, key in keys.items() if (order.label, order.trained.seed, name) not in self.cells}
-
-    def _found(self, order: Order, keys: Mapping[str, str]) -> None:
-        """Takes over the cells that are in the store; those of the same definition that were measured on other weights
-        than these are measured again."""
-        assert self.store is not None
-        weights, about = order.trained.about.get("weights_sha256"), self.store.about(list(keys.values()))
-        if old := [key for key, said in about.items() if said.get("weights_sha256") != weights]:
+        there, old = self._recorded(wanted)
+        if old:
             self.store.set_aside(old)
-        found = self.store.read([key for key in about if key not in old])
-        for condition, key in keys.items():
-            if key in found:
-                cell = Cell(found[key], tuple(about[key].get("notes", ())))
-                self.cells[order.label, order.trained.seed, condition] = cell
+        self._finish(there)
+        return list(self._left(order))
 
     def let_go(self) -> None:
         """Leaves what is in hand to others."""
@@ -85,50 +132,79 @@ class Work:
             self.store.give(keys)
         self.held.clear()
 
-    def measured(self, order: Order, cells: dict[str, Cell]) -> None:
+    def measured(self, order: Order, cells: Mapping[str, Cell]) -> None:
         """Keeps the cells of an order, and lets others at it."""
-        for condition, cell in cells.items():
-            self.cells[order.label, order.trained.seed, condition] = cell
+        found = {order.cells[condition]: cell for condition, cell in cells.items()}
+        self.cells |= {key: cell for key, cell in found.items() if self.again or key in self.apart}
         if self.store is not None:
-            if cells:
-                keys = self._keys(order)
-                said = {
-                    keys[condition]: {
-                        "task": self.common.task.name,
-                        "model": order.label,
-                        "model_seed": order.trained.seed,
-                        "condition": condition,
-                        "weights_sha256": order.trained.about.get("weights_sha256"),
-                        "notes": list(cell.notes),
-                    }
-                    for condition, cell in cells.items()
-                }
-                self.store.add({keys[condition]: cell.rows for condition, cell in cells.items()}, said)
+            named = {key: condition for condition, key in order.cells.items()}
+            kept = {key: cell for key, cell in found.items() if key not in self.apart}
+            if kept:
+                said = {key: self._said(order, named[key], cell) for key, cell in kept.items()}
+                self.store.add({key: cell.rows for key, cell in kept.items()}, said)
             self.store.give(self.held.pop(id(order), ()))
-        self.bar.update(len(order.conditions))
+        self._finish(found)
 
-    def frame(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """The results frame and the notes, in the study's order whatever was done first."""
-        blocks, notes = [], []
-        for label, several in self.models.items():
+    def _said(self, order: Order, condition: str, cell: Cell) -> dict[str, Any]:
+        return {
+            "task": self.parts[order.part].common.task.name,
+            "model": order.label,
+            "model_seed": order.trained.seed,
+            "condition": condition,
+            WEIGHTS: order.trained.about.get(WEIGHTS),
+            "notes": list(cell.notes),
+        }
+
+    def collect(self) -> bool:
+        """Puts the rows of every cell in their place; False where some were lost since they were found: they are to be
+        measured again, and are then kept in memory, so that this ends."""
+        self._read(self.done - self.notes.keys() - self.cells.keys())
+        for key, cell in self.cells.items():
+            self._put(key, piece_of(cell.rows), cell.notes)
+        lost = self.done - self.notes.keys()
+        self.done -= lost
+        self.bar.update(-sum(len(self.places[key]) for key in lost))
+        self.again = True
+        return not lost
+
+    def _read(self, wanted: Collection[str]) -> None:
+        """Puts what is in the store in its place. Cells of other weights, which another process has put there since,
+        are left; `begin` moves them aside."""
+        if self.store is None or not wanted:
+            return
+        unfit = []
+        for key, said, piece in self.store.scan(list(wanted)):
+            if not all(self.rows[number].fits(piece) for number, _ in self.places[key]):
+                unfit.append(key)
+            elif said.get(WEIGHTS) == self.weights[key]:
+                self._put(key, piece, said.get("notes", ()))
+        if unfit:
+            self.store.set_aside(unfit)
+
+    def _put(self, key: str, piece: Piece, notes: Sequence[str]) -> None:
+        for number, cell in self.places[key]:
+            self.rows[number].fill(cell, piece)
+        self.notes[key] = notes
+
+    def frame(self, number: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The results frame and the notes of a part, in the study's order whatever was done first."""
+        common, models = self.parts[number].common, self.parts[number].models
+        notes, keys = [], iter(self.keys[number])
+        for label, several in models.items():
             for trained in several:
-                for condition in self.common.study.conditions:
-                    cell = self.cells[label, trained.seed, condition]
-                    blocks.append(cell.rows.assign(model=label, model_seed=trained.seed, condition=condition))
-                    notes += [(label, trained.seed, condition, note) for note in cell.notes]
-                if elsewhere := _trained_elsewhere(trained, self.common.task):
+                for condition in common.study.conditions:
+                    notes += [(label, trained.seed, condition, note) for note in self.notes[next(keys)]]
+                if elsewhere := _trained_elsewhere(trained, common.task):
                     notes.append((label, trained.seed, "every", elsewhere))
-        frame = _frame(blocks, list(self.models), self.common.study)
-        frame.attrs["examples"] = self.common.batch.digest()
+        frame = self.rows[number].frame()
+        examples = common.batch.digest()
+        frame.attrs["examples"] = examples
         frame.attrs["measured"] = {
-            label: {
-                str(one.seed): {"examples": frame.attrs["examples"], "weights": one.about.get("weights_sha256")}
-                for one in several
-            }
-            for label, several in self.models.items()
+            label: {str(one.seed): {"examples": examples, "weights": one.about.get(WEIGHTS)} for one in several}
+            for label, several in models.items()
         }
         frame.attrs["dtypes"] = {
-            label: sorted({_dtype(one.model) for one in several}) for label, several in self.models.items()
+            label: sorted({_dtype(one.model) for one in several}) for label, several in models.items()
         }
         return frame, pd.DataFrame(notes, columns=NOTES)
 
@@ -143,21 +219,5 @@ def _trained_elsewhere(trained: Trained, task: Task) -> str | None:
     return f"trained on task {known.get('name')!r} with {known.get('arguments')}, studied on another"
 
 
-def labels(known: Sequence[str]) -> pd.CategoricalDtype:
-    """A category of text even where there is none yet: Parquet forgets a category of nothing in particular."""
-    return pd.CategoricalDtype(pd.Index(known, dtype="str"))
-
-
 def _dtype(model: Any) -> str:
     return str(next(model.parameters()).dtype).removeprefix("torch.")
-
-
-def _frame(blocks: Sequence[pd.DataFrame], models: Sequence[str], study: Study) -> pd.DataFrame:
-    """The columns are in the study's order, whatever the order in which stored cells were once measured."""
-    frame = pd.concat(blocks, ignore_index=True)
-    reasons = sorted({reason for reason in frame["skipped"] if isinstance(reason, str)})
-    named = {"model": labels(models), "condition": labels(list(study.conditions)), "skipped": labels(reasons)}
-    frame = frame.astype(named | {"model_seed": np.int64})
-    frame = frame[["model", "model_seed", "condition", "example", "skipped", *study.metrics, *study.weights]]
-    check(frame)
-    return frame

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import queue
 import signal
 import sys
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from workbench.fitting import Curve, fit
-from workbench.models.config import ModelConfig
+from workbench.models.config import Config
 from workbench.recipe import Recipe
 from workbench.task import Task
 
@@ -28,7 +29,7 @@ GUARD = "put what it does under `if __name__ == '__main__':`"
 class Job(NamedTuple):
     """A model that is to be trained."""
 
-    config: ModelConfig
+    config: Config
     seed: int
 
 
@@ -78,7 +79,7 @@ def context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["workbench.workers", "workbench.models.bridge", "workbench.measuring"])
+    made.set_forkserver_preload(["workbench.executors", "workbench.study", "workbench.models.bridge"])
     _start_the_server()
     return made
 
@@ -135,6 +136,19 @@ def _drain(steps: Any, tick: Callable[[int], Any]) -> None:
             return
 
 
+def end_with_parent() -> None:
+    """In a worker: ends it when the process that it works for was killed. It would train on for nobody, and then wait
+    for work for ever, since it holds the other end of its own queue."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
+
+
+def _end_after(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
+
+
 _steps: Any = None
 
 
@@ -142,6 +156,7 @@ def _start_worker(steps: Any) -> None:
     global _steps
     _steps = steps
     torch.set_num_threads(1)
+    end_with_parent()
 
 
 def _work(task: Task, recipe: Recipe, job: Job) -> tuple[dict[str, Tensor], Curve]:

@@ -23,6 +23,7 @@ def lines_by_panel(
     references: Mapping[str, pd.Series] | None = None,
     share: bool = False,
     columns: int = 4,
+    line: str = "one trained model",
     title: str | None = None,
 ) -> Figure:
     """A value against x: in each panel a thin line a trained model, and a thick one for their mean.
@@ -30,6 +31,7 @@ def lines_by_panel(
     table: columns panel, x, model_seed, value; one row each, panels in the order in which they first appear; a missing
     value breaks its line. references: what a dashed line means → its values, indexed by x, the same in every panel.
     x_label, value_label: what the axes say, with the unit. share: whether values are shares, drawn in percent.
+    line: what the legend calls a thin line, where a panel has several.
 
     Raises ValueError for missing columns, no rows, rows given twice, infinite values and less than one column.
 
@@ -52,12 +54,12 @@ def lines_by_panel(
         axes.grid(visible=True, color="0.92", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.tick_params(labelbottom=True)
+        axes.set_xlabel(wrapped(x_label, 2.0, 9), parse_math=False)
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     _axes(grid[0, 0], sorted(table["x"].unique()), share=share)
-    figure.supxlabel(literal(x_label), fontsize=9, parse_math=False)
     figure.supylabel(literal(value_label), fontsize=9, parse_math=False)
-    _legend(figure, grid[0, 0], references or {}, several=table["model_seed"].nunique() > 1)
+    _legend(figure, grid[0, 0], references or {}, line if table["model_seed"].nunique() > 1 else "")
     if title is not None:
         figure.suptitle(literal(title), parse_math=False)
     return settled(figure)
@@ -78,7 +80,7 @@ def _thin() -> dict:
 
 def _axes(axes: Axes, known: list, *, share: bool) -> None:
     if len(known) <= FEW:
-        axes.xaxis.set_major_locator(FixedLocator(known))
+        axes.xaxis.set_major_locator(FixedLocator(_apart(known)))
     else:
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     if share:
@@ -86,9 +88,18 @@ def _axes(axes: Axes, known: list, *, share: bool) -> None:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
-def _legend(figure: Figure, axes: Axes, references: Mapping[str, pd.Series], *, several: bool) -> None:
-    known = [(*axes.plot([], [], "o-", **_thin()), "one trained model")] if several else []
-    known += [(*axes.plot([], [], color=ACCENT, linewidth=2.2), "mean over trained models")] if several else []
+def _apart(known: list) -> list:
+    """The values whose names have room beside each other, the first and the last among them."""
+    room, kept = 0.12 * (known[-1] - known[0]), known[:1]
+    for value in known[1:-1]:
+        if value - kept[-1] >= room and known[-1] - value >= room:
+            kept.append(value)
+    return [*kept, *known[1:][-1:]]
+
+
+def _legend(figure: Figure, axes: Axes, references: Mapping[str, pd.Series], line: str) -> None:
+    known = [(*axes.plot([], [], "o-", **_thin()), literal(line))] if line else []
+    known += [(*axes.plot([], [], color=ACCENT, linewidth=2.2), "mean of these")] if line else []
     known += [
         (*axes.plot([], [], color="0.35", linewidth=1, linestyle=(0, (4, 3))), literal(name)) for name in references
     ]

@@ -17,6 +17,7 @@ from workbench.batch import Batch
 from workbench.models.config import EncoderDecoderConfig
 from workbench.models.given import given
 from workbench.models.layers import Block, CrossBlock, picked
+from workbench.models.specimen import own_specimen
 from workbench.models.stack import Stack, initialise
 from workbench.models.transformer import Unembed
 
@@ -72,15 +73,22 @@ class EncoderDecoder(HookedRootModule):
 
     @property
     def d_vocab(self) -> int:
-        return self.config.d_vocab
+        """How many tokens the side reads that knows more; `check` refuses those that one side does not know."""
+        return max(self.config.encoder.d_vocab, self.config.decoder.d_vocab)
+
+    @property
+    def example(self) -> Batch:
+        """The batch on which its sites are probed."""
+        return own_specimen(self.config)
 
     @property
     def n_out(self) -> int:
-        return self.config.d_vocab
+        return self.config.decoder.d_vocab
 
     @property
     def attn_only(self) -> bool:
-        return self.config.encoder.attn_only and self.config.decoder.attn_only
+        """Whether the layers that are read out, the decoder's, have no MLP."""
+        return self.config.decoder.attn_only
 
     def check(self, batch: Batch) -> None:
         """Raises ValueError for more positions than the model has, a batch without a context, and other inputs."""
@@ -89,9 +97,12 @@ class EncoderDecoder(HookedRootModule):
         if batch.inputs:
             raise ValueError(f"this model reads tokens alone, not {sorted(batch.inputs)}; leave these inputs out")
         self._check(batch.tokens, batch.context.tokens)
-        if int(batch.context.tokens.max()) >= self.config.encoder.d_vocab:
-            top = int(batch.context.tokens.max())
-            raise ValueError(f"the context has token {top}; the encoder knows 0 to {self.config.encoder.d_vocab - 1}")
+        for tokens, side, said in (
+            (batch.context.tokens, self.config.encoder, "the context has token {}; the encoder knows 0 to {}"),
+            (batch.tokens, self.config.decoder, "the batch has token {}; the decoder knows 0 to {}"),
+        ):
+            if (top := int(tokens.max())) >= side.d_vocab:
+                raise ValueError(said.format(top, side.d_vocab - 1))
 
     def _check(self, tokens: Tensor, context: Tensor) -> None:
         self.decoder.check_input(tokens, what="positions of the decoder")
@@ -141,9 +152,12 @@ class EncoderDecoder(HookedRootModule):
         ]
         return self.unembed(self.decoder.vectors(tokens, valid, read, crossings=crossings))
 
-    def run_with_cache(self, *args: Any, **kwargs: Any) -> Any:
-        """As TransformerLens', with a plain dict: its `ActivationCache` knows of one stack alone."""
-        return super().run_with_cache(*args, **{**kwargs, "return_cache_object": False})
+    def run_with_cache(self, *args: Any, return_cache_object: bool = False, **kwargs: Any) -> Any:
+        """As TransformerLens', with a plain dict. Raises ValueError where its `ActivationCache` is asked for, which
+        knows of one stack alone."""
+        if return_cache_object:
+            raise ValueError("an ActivationCache knows of one stack alone, and this model has two; take the plain dict")
+        return super().run_with_cache(*args, **kwargs)
 
 
 def _crossed(dest: Tensor, source: Tensor) -> Tensor:

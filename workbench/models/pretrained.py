@@ -36,7 +36,7 @@ def load_pretrained(folder: Path | str, *, place: Path | str | None = None) -> A
     config = read_json(folder / CONFIG)
     check_named(folder / CONFIG, config.get("configuration_files"))
     kind = _architecture(folder / CONFIG, config)
-    from workbench.checkpoints import home
+    from workbench.holdings import place as home
 
     tensors: dict[str, Tensor] = {}
     for file in weight_files(folder, home(place) / "foreign"):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from workbench.batch import UNREAD, Batch
+from workbench.models.config import Config, ModelConfig
 
 EXAMPLES, POSITIONS, CONTEXT = 2, 6, 5
 
@@ -31,6 +32,24 @@ def specimen(config: Any, main_input: str, d_vocab: int, two_sequences: bool) ->
     tokens = _tokens(min(POSITIONS, most), d_vocab, generator)
     read = _blank(_tokens(min(CONTEXT, most), d_vocab, generator)) if two_sequences else None
     return Batch(tokens, torch.full_like(tokens, UNREAD), context=read)
+
+
+def own_specimen(config: Config) -> Batch:
+    """Two seeded examples that an own model reads: six tokens, or a class token and patches; a context of five tokens.
+
+    >>> own_specimen(ModelConfig(d_vocab=5, n_ctx=4, d_model=8, n_layers=1, n_heads=2, d_patch=3)).inputs["patches"].shape
+    torch.Size([2, 3, 3])
+    """
+    generator, context = torch.Generator().manual_seed(0), None
+    side = config if isinstance(config, ModelConfig) else config.decoder
+    tokens = torch.randint(side.d_vocab, (EXAMPLES, min(POSITIONS, side.n_ctx)), generator=generator)
+    if not isinstance(config, ModelConfig):
+        length = min(CONTEXT, config.encoder.n_ctx)
+        context = _blank(torch.randint(config.encoder.d_vocab, (EXAMPLES, length), generator=generator))
+    inputs = {}
+    if side.d_patch:
+        inputs["patches"] = torch.randn(*tokens[:, 1:].shape, side.d_patch, generator=generator)
+    return Batch(tokens, torch.full_like(tokens, UNREAD), context=context, inputs=inputs)
 
 
 def _tokens(length: int, d_vocab: int, generator: torch.Generator) -> torch.Tensor:

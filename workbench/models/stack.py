@@ -116,7 +116,8 @@ class Stack(nn.Module):
         """What relative positions add to the scores of a layer's rows; None where there is nothing."""
         at = self.places(tokens, valid)
         dest = at if read is None else at.expand(len(read), -1).gather(1, read)
-        return self.blocks[layer].attn.bias((dest, at))
+        attn: Any = self.blocks[layer].attn
+        return attn.bias((dest, at))
 
     def check_input(self, tokens: Tensor, patches: Tensor | None = None, what: str = "positions") -> None:
         """Raises ValueError for tokens of another shape, for more positions than there are, and for patches where none

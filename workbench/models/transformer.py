@@ -19,6 +19,7 @@ from workbench.models.cache import PostNormCache
 from workbench.models.config import ModelConfig
 from workbench.models.given import given
 from workbench.models.layers import Block
+from workbench.models.specimen import own_specimen
 from workbench.models.stack import Stack, initialise
 
 
@@ -73,6 +74,11 @@ class Transformer(Stack, HookedRootModule):
     @property
     def d_vocab(self) -> int:
         return self.config.d_vocab
+
+    @property
+    def example(self) -> Batch:
+        """The batch on which its sites are probed."""
+        return own_specimen(self.config)
 
     @property
     def n_out(self) -> int:
