@@ -90,10 +90,8 @@ def _counts(finding: Finding) -> dict[str, int]:
 def _parquet(frame: pd.DataFrame) -> bytes:
     from io import BytesIO
 
-    bare = frame.copy(deep=False)
-    bare.attrs = {}
     sink = BytesIO()
-    bare.to_parquet(sink, index=False)
+    frame.to_parquet(sink, index=False)
     return sink.getvalue()
 
 

@@ -13,6 +13,9 @@ from scipy import stats
 from workbench import Claim, judge
 
 COLUMNS = ["id", "statement", "quantity", "estimate", "low", "high", "must lie", "n_models", "n_examples", "verdict"]
+_ROUNDING = 1e-12
+"""Numbers closer than this share of their size differ by rounding, not by training."""
+
 Direction = Literal["greater", "less", "within"]
 
 
@@ -33,8 +36,16 @@ def side_by_side(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with every kind of model as conditions of one: "one head · clean". Claims can then contrast kinds.
 
     Seed i of one kind is paired with seed i of the other, on the same examples. The kinds are trained apart, so that
-    the pairing is arbitrary: it costs degrees of freedom, and misleads nobody.
+    the pairing is arbitrary: it costs degrees of freedom, and misleads nobody. Raises ValueError where the frame says
+    that kinds were measured on other examples.
     """
+    measured = frame.attrs.get("measured", {})
+    digests = {label: {one["examples"] for one in seeds.values()} for label, seeds in measured.items()}
+    if len(set().union(*digests.values())) > 1:
+        raise ValueError(
+            f"{' and '.join(map(repr, digests))} were not all measured on the same examples; example i of one is not "
+            "example i of the other. Give their studies one task, n and data seed"
+        )
     labels = frame["model"].astype(str) + " · " + frame["condition"].astype(str)
     kinds = [str(one) for one in frame["model"].cat.categories]
     known = [f"{kind} · {one}" for kind in kinds for one in frame["condition"].cat.categories]
@@ -62,7 +73,7 @@ def from_seeds(
     if not len(array) or not np.isfinite(array).all():
         raise ValueError(f"claim {id!r} wants one finite number per trained model; got {list(values)}")
     mean, low, high = float(array.mean()), math.nan, math.nan
-    if len(array) > 1 and array.std() > 0:
+    if len(array) > 1 and array.std() > _ROUNDING * max(1.0, abs(mean)):
         half = stats.t.ppf((1 + level) / 2, len(array) - 1) * array.std(ddof=1) / math.sqrt(len(array))
         low, high = mean - half, mean + half
     region = {

@@ -6,7 +6,7 @@ from small import ANSWER, BATCH, CORRUPT, TASK, small, with_role
 
 from workbench.batch import UNREAD, Batch
 from workbench.donors import derangement
-from workbench.interventions import Edges, Heads, add, cut, mean, patch, resample
+from workbench.interventions import Edges, Heads, Stream, add, cut, mean, patch, resample
 from workbench.running import run
 
 Z = Heads(layer=1, head=0, pos="last", part="z")
@@ -78,3 +78,16 @@ def test_resample_is_drawn_over_the_whole_batch_before_chunking():
     outcomes = [run(small(), BATCH, edit, donors=donors, chunk_size=size).logits for size in (1, 5, 12)]
     assert torch.allclose(outcomes[0], outcomes[2], atol=1e-12)
     assert torch.allclose(outcomes[1], outcomes[2], atol=1e-12)
+
+
+def test_a_donor_with_more_positions_than_the_batch_is_not_read_in_part():
+    valid = torch.ones(3, 4, dtype=torch.bool)
+    valid[0, -1] = False
+    tokens = torch.randint(16, (3, 4), generator=torch.Generator().manual_seed(0))
+    labels = torch.full_like(tokens, UNREAD)
+    labels[:, 0] = 1
+    batch, longer = Batch(tokens, labels, valid), Batch(tokens, labels)
+    everywhere = patch(Stream(layer=0, part="resid_pre"), donor="d", align="position")
+    with pytest.raises(ValueError, match="the donor has more positions than the batch in some examples"):
+        run(small(), batch, [everywhere], donors={"d": longer})
+    assert run(small(), batch, [everywhere], donors={"d": batch}).logits.isfinite().all()

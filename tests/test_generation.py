@@ -21,8 +21,11 @@ from workbench import (
     cut,
     generate,
     load,
+    mean,
     patch,
+    resample,
     run,
+    shuffle,
 )
 
 LOOKUP = Lookup()
@@ -140,6 +143,35 @@ def test_a_role_that_no_example_has_is_refused_and_not_ignored():
     prompts = replace(PROMPTS, roles={"none": none})
     with pytest.raises(MissingExamples):
         generate(SMALL, prompts, 2, interventions=[cut(Edges(layer=0, dest="current", source="none"))])
+
+
+def test_a_mean_is_over_the_whole_donor_at_every_step():
+    at = torch.arange(2).expand(3, 2)
+    prompts = replace(PROMPTS, roles={"first": at == 0})
+    tokens = torch.randint(WORDS, (40, 2), generator=torch.Generator().manual_seed(4))
+    many = Batch(tokens, torch.full_like(tokens, -100), roles={"first": torch.arange(2).expand(40, 2) == 0})
+    edits = [mean(Heads(layer=0, pos="first", part="v"), donor="many")]
+    got = generate(SMALL, prompts, 1, interventions=edits, donors={"many": many})
+    asked = replace(prompts, labels=torch.tensor([[-100, 0]] * 3))
+    want = run(SMALL, asked, edits, donors={"many": many}).logits[:, -1].double().log_softmax(-1)
+    assert torch.allclose(got.log_prob, want.max(-1).values, atol=1e-12)
+
+
+def test_what_draws_over_the_examples_that_run_together_is_refused():
+    edits = [resample(Heads(layer=0, pos="current", part="z"), donor="other", seed=0)]
+    with pytest.raises(ValueError, match="depends on which examples run together"):
+        generate(SMALL, PROMPTS, 2, interventions=edits, donors={"other": PROMPTS})
+    with pytest.raises(ValueError, match="depends on which examples run together"):
+        generate(SMALL, PROMPTS, 2, interventions=[shuffle(Edges(layer=0, dest="current"), seed=0)])
+
+
+def test_a_donor_of_a_mean_and_of_a_patch_is_refused():
+    first = Heads(layer=0, pos="first", part="v")
+    prompts = replace(PROMPTS, roles={"first": torch.tensor([[True, False]] * 3)})
+    other = patch(Heads(layer=1, pos="first", part="v"), donor="other", align="role")
+    edits = [mean(first, donor="other"), other]
+    with pytest.raises(ValueError, match=r"\['other'\] are donors of a mean and of another edit"):
+        generate(SMALL, prompts, 1, interventions=edits, donors={"other": prompts})
 
 
 # Drawing

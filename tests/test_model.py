@@ -36,7 +36,7 @@ def test_widths_left_out_are_filled_in():
         ({"d_model": 7, "n_heads": 2}, "d_model=7 does not divide by n_heads=2; give d_head yourself"),
         ({"width": 3}, "width"),
         ({"norm": "sandwich"}, "norm"),
-        ({"positions": "rotary"}, "positions"),
+        ({"positions": "alibi"}, "positions"),
         ({"act_fn": "swish"}, "act_fn"),
         ({"n_layers": 0}, "n_layers"),
         ({"n_heads": 0}, "n_heads"),

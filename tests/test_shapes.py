@@ -9,13 +9,18 @@ from jaxtyping import TypeCheckError
 
 from tasks.lookup import Lookup
 from workbench import metrics, roles, rows
+from workbench.models import masks, positions
 from workbench.models.attention import Attention
-from workbench.models.config import ModelConfig
+from workbench.models.config import EncoderDecoderConfig, Mask, ModelConfig
+from workbench.models.encoder_decoder import EncoderDecoder
 from workbench.models.transformer import Transformer
 
 CONFIG = ModelConfig(d_vocab=16, n_ctx=9, d_model=8, n_layers=1, n_heads=2)
 BATCH = Lookup().sample(3, seed=0)
 MODEL = Transformer(CONFIG, seed=0)
+ENCODER = CONFIG.model_copy(update={"masks": (Mask(causal=False),)})
+PAIR = EncoderDecoder(EncoderDecoderConfig(encoder=ENCODER, decoder=CONFIG), seed=0)
+PATCHED = Transformer(CONFIG.model_copy(update={"d_patch": 3}), seed=0)
 
 
 def ones(*shape):
@@ -49,7 +54,17 @@ RIGHT = {
     "block": (MODEL.blocks[0], [ones(3, 5, 8), true(3, 5, 5), whole(3, 1)]),
     "unembed": (MODEL.unembed, [ones(3, 5, 8)]),
     "model": (MODEL, [whole(3, 9), true(3, 9), whole(3, 1)]),
-    "visible": (MODEL.visible, [whole(3, 9), true(3, 9)]),
+    "visible": (lambda *given: MODEL.visible(0, *given), [whole(3, 9), true(3, 9)]),
+    "places": (masks.places, [true(3, 9)]),
+    "mask": (lambda at: masks.visible(Mask(window=2), at), [whole(3, 9)]),
+    "sinusoids": (lambda at: positions.sinusoids(at, 4, ones(1)), [whole(3, 9)]),
+    "turned": (positions.turned, [ones(3, 9, 2, 4), whole(1, 9)]),
+    "by offset": (positions.by_offset, [ones(2, 17), whole(3, 9), whole(1, 9)]),
+    "keys": (MODEL.blocks[0].attn.keys, [ones(3, 5, 8)]),
+    "mixed": (MODEL.blocks[0].attn.mixed, [ones(3, 2, 4, 5), ones(3, 5, 2, 4)]),
+    "crossing": (PAIR.cross.blocks[0], [ones(3, 4, 8), ones(3, 5, 8), true(3, 4, 5)]),
+    "pair": (PAIR, [whole(3, 9), whole(3, 5), true(3, 9), true(3, 5), whole(3, 1)]),
+    "patched": (lambda tokens, patches: PATCHED(tokens, patches=patches), [whole(3, 9), ones(3, 8, 3)]),
 }
 WRONG = [
     ("cut", 1, true(2, 3, 5)),
@@ -65,7 +80,7 @@ WRONG = [
     ("control_relation", 1, true(3, 1, 4)),
     ("control_relation", 2, whole(3, 4)),
     ("accuracy", 0, ones(3, 16)),
-    ("scores", 1, ones(3, 5, 1, 6)),
+    ("scores", 1, ones(3, 5, 2, 5)),
     ("scores", 1, ones(1, 5, 2, 6)),
     ("output", 1, true(1, 4)),
     ("attention", 2, true(3, 5, 4)),
@@ -78,6 +93,20 @@ WRONG = [
     ("model", 1, whole(3, 9)),
     ("model", 2, whole(1, 1)),
     ("visible", 1, true(1, 9)),
+    ("places", 0, whole(3, 9)),
+    ("mask", 0, whole(9)),
+    ("sinusoids", 0, ones(3, 9)),
+    ("turned", 1, whole(3, 8)),
+    ("turned", 0, ones(3, 9, 4)),
+    ("by offset", 0, ones(17)),
+    ("by offset", 1, whole(9)),
+    ("keys", 0, ones(5, 8)),
+    ("mixed", 1, ones(3, 4, 2, 4)),
+    ("crossing", 1, ones(2, 5, 8)),
+    ("crossing", 2, true(3, 5, 4)),
+    ("pair", 3, true(3, 9)),
+    ("pair", 4, whole(1, 1)),
+    ("patched", 1, ones(3, 24)),
 ]
 
 

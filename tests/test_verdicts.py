@@ -89,3 +89,8 @@ def test_two_claims_of_one_id_are_refused():
     assert len(verdicts.joined(one, verdicts.exact("b", "It is.", "n", 1, 0, 2))) == 2
     with pytest.raises(ValueError, match="two claims have the id 'a'"):
         verdicts.joined(one, one)
+
+
+def test_numbers_that_differ_by_rounding_decide_nothing():
+    row = verdicts.from_seeds("a", "It is.", "n", [0.1 + 0.2, 0.3, 0.3], "greater", 0.1).iloc[0]
+    assert row["verdict"] == "undecided" and np.isnan(row["low"])

@@ -55,7 +55,8 @@ def configuration(model: Any) -> str:
     else:
         values = getattr(config, "__dict__", {})
     kept = {name: value for name, value in values.items() if name not in UNSAID}
-    return json.dumps([type(inner).__name__, kept], sort_keys=True, default=_plainly)
+    said = [type(inner).__name__, kept, getattr(type(config), "MEANING", None)]
+    return json.dumps(said, sort_keys=True, default=_plainly)
 
 
 def _plainly(value: Any) -> str:

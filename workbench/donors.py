@@ -56,6 +56,11 @@ def aligned(mask: Tensor, donor: Batch, role: str | None, align: str, label: str
         return partners(mask, donor.role(role), label)
     if (mask & ~donor.valid).any():
         raise ValueError(f"{label}: the donor has padding at some positions asked for; align='role' may serve")
+    if role is None and (donor.valid & ~mask).any():
+        raise ValueError(
+            f"{label}: the donor has more positions than the batch in some examples, and those would be lost; give one "
+            "with padding in the same places, or name a role"
+        )
     return torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
 
 

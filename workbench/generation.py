@@ -14,11 +14,13 @@ from torch import Tensor
 from workbench.batch import UNREAD, Batch
 from workbench.interventions import Intervention
 from workbench.nearest import nearest
+from workbench.operations import Mean
 from workbench.rows import exact
 from workbench.running import run
 
 How = Literal["greedy", "sample", "beam"]
 HOWS: tuple[How, ...] = ("greedy", "sample", "beam")
+DRAWN = ("resample", "shuffle")
 CURRENT, GENERATED = "current", "generated"
 
 
@@ -80,9 +82,10 @@ def generate(
     of the context keep their meaning; a relation or an alignment names no new position.
 
     how: "greedy" takes the largest logit (the lowest token of equal ones). "sample" draws from softmax(logits /
-        temperature), with `top_k` among the k largest only (Fan et al. 2018); needs a `seed`, and each example's draws
-        are its own, whichever others there are. "beam" keeps the `beams` best continuations by log-probability, divided
-        by length to the power `length_penalty` where they end (Wu et al. 2016, section 7, without its constants).
+        temperature), with `top_k` among the k largest only (Fan et al. 2018); needs a `seed`, and what an example draws
+        does not depend on which others have ended. "beam" keeps the `beams` best continuations by log-probability,
+        divided by length to the power `length_penalty` where they end (Wu et al. 2016, section 7, without its
+        constants).
     end: the token at which an example ends; none never ends. donors: as `run` takes them, for the prompts.
 
     Raises ValueError for what does not fit together, and what `run` raises.
@@ -111,10 +114,25 @@ class _Steps:
     donors: dict[str, Batch]
     chunk_size: int
     notes: dict[str, None] = field(default_factory=dict)
+    whole: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """A mean is over the whole of its donor; every other donor stands in example by example."""
+        changes = [getattr(one.what, "change", one.what) for one in self.interventions]
+        if drawn := [str(one) for one, what in zip(self.interventions, changes, strict=True) if what.op in DRAWN]:
+            raise ValueError(
+                f"{drawn[0]}: what it draws depends on which examples run together, and fewer do as they end; generate "
+                "without it, or put what it draws into a donor batch"
+            )
+        self.whole = {what.donor for what in changes if isinstance(what, Mean)}
+        if both := self.whole & {
+            what.donor for what in changes if not isinstance(what, Mean) and hasattr(what, "donor")
+        }:
+            raise ValueError(f"{sorted(both)} are donors of a mean and of another edit; give each a name of its own")
 
     def log_probs(self, said: Batch, of: Tensor) -> Tensor:
         """Log-probabilities of the next token [batch d_vocab]; of [batch]: which prompt each row continues."""
-        donors = {name: donor.select(of) for name, donor in self.donors.items()}
+        donors = {name: donor if name in self.whole else donor.select(of) for name, donor in self.donors.items()}
         done = run(
             self.model, _asking(said), self.interventions, donors=donors, positions="read", chunk_size=self.chunk_size
         )

@@ -52,10 +52,21 @@ def derive(
             pattern, layers[name] = _pattern(model, batch, one), one.layer
             relation = top_relation(pattern, batch.role(one.dest), sight("", one.layer))
         else:
+            if one.of not in layers and _layers_differ(model, sight):
+                raise ValueError(
+                    f"{name!r} is the control of {one.of!r}, a relation of the task, and the layers of this model see "
+                    "different sources: among which would it be drawn? Give the task a relation of its own for it, or "
+                    "control for a top_source, which names its layer"
+                )
             layers[name] = layers.get(one.of, 0)
             relation = _control(name, one, batch, sight("", layers[name]), on_missing)
         batch = batch.with_relations(**{name: relation})
     return batch
+
+
+def _layers_differ(model: Any, sight: Sight) -> bool:
+    first = sight("", 0)
+    return any(not torch.equal(sight("", layer), first) for layer in range(1, model.parts[""].n_layers))
 
 
 def _pattern(model: Any, batch: Batch, one: TopSource) -> Tensor:

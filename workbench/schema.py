@@ -9,7 +9,7 @@ __all__ = ["KEYS", "check", "check_columns", "metrics"]
 
 KEYS = ("model", "model_seed", "condition", "example", "skipped")
 
-UNBOUNDED = ("loss", "log_prob", "logit_margin", "rank", "kl_to_clean")
+UNBOUNDED = ("loss", "log_prob", "logit_margin", "logit_diff", "rank", "kl_to_clean", "normalised")
 """Metrics with no natural bounds, whatever their values happen to be; any other is bounded if it lies in [0, 1]."""
 
 _UP = float("inf")

@@ -17,6 +17,7 @@ from workbench.batch import Batch
 from workbench.checkpoints import Trained
 from workbench.declared import models_of, number_of
 from workbench.executors import check_kind, execute_orders
+from workbench.genuine import check_genuine
 from workbench.holdings import place
 from workbench.interventions import donor_names
 from workbench.measuring import named, shared
@@ -136,6 +137,9 @@ def as_trained(models: Mapping[str, Sequence[Any]]) -> dict[str, list[Trained]]:
         raise TypeError("models come as lists by label, as {'two layers': [trained, ...]}, also when there is one")
     known = {label: [_numbered(i, one) for i, one in enumerate(several)] for label, several in models.items()}
     _check_models(known)
+    for label, several in known.items():
+        for one in several:
+            check_genuine(label, one)
     return known
 
 
@@ -167,12 +171,22 @@ def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Several results frames as one, categories in the order in which they first appear.
 
     Raises ValueError where one model (label and seed) was measured on other examples, or has other weights, in one
-    frame than in another: they would be paired though they are not the same.
+    frame than in another; where models of one label were measured on different examples, or one of its conditions has
+    other edits in one frame than in another; and for a frame that does not say what was measured (`frame.attrs`, which
+    `run_study` writes and Parquet keeps): what is not the same would be pooled or paired.
     """
     known: dict[str, dict[str, dict[str, Any]]] = {}
     dtypes: dict[str, list[str]] = {}
-    for frame in frames:
-        for label, seeds in frame.attrs.get("measured", {}).items():
+    conditions: dict[str, dict[str, str]] = {}
+    for number, frame in enumerate(frames):
+        if not frame.attrs.get("measured"):
+            raise ValueError(
+                f"frame {number} does not say what was measured on what (its attrs['measured'] is missing); join what "
+                "run_study gives, or what was read from a Parquet file of it"
+            )
+        for label, edits in frame.attrs.get("conditions", {}).items():
+            _check_meaning(label, conditions.setdefault(label, {}), edits)
+        for label, seeds in frame.attrs["measured"].items():
             for seed, said in seeds.items():
                 _check_same(label, seed, known.setdefault(label, {}).setdefault(seed, said), said)
         for label, several in frame.attrs.get("dtypes", {}).items():
@@ -183,9 +197,29 @@ def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     }
     out = pd.concat([f.astype({name: object for name in seen}) for f in frames], ignore_index=True)
     out = out.astype({name: labels(values) for name, values in seen.items()})
+    for label, seeds in known.items():
+        if len({said["examples"] for said in seeds.values()}) > 1:
+            raise ValueError(
+                f"the models under {label!r} were not all measured on the same examples; give those of another task, n "
+                "or data seed a label of their own"
+            )
     examples = {said["examples"] for seeds in known.values() for said in seeds.values()}
-    out.attrs = {"measured": known, "dtypes": dtypes, **({"examples": examples.pop()} if len(examples) == 1 else {})}
+    out.attrs = {
+        "measured": known,
+        "dtypes": dtypes,
+        "conditions": conditions,
+        **({"examples": examples.pop()} if len(examples) == 1 else {}),
+    }
     return out
+
+
+def _check_meaning(label: str, known: dict[str, str], edits: Mapping[str, str]) -> None:
+    for condition, said in edits.items():
+        if known.setdefault(condition, said) != said:
+            raise ValueError(
+                f"the condition {condition!r} of {label!r} is {known[condition]} in one frame and {said} in another; "
+                "give what differs labels of their own"
+            )
 
 
 def _check_same(label: str, seed: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> None:

@@ -13,12 +13,14 @@ from workbench.assembly import Rows, piece_of
 from workbench.blocks import Piece
 from workbench.checkpoints import Trained
 from workbench.executors import Order
+from workbench.genuine import has_hooks
 from workbench.measuring import Cell, Shared
 from workbench.store import Store
 from workbench.task import Task
 
 NOTES = ["model", "model_seed", "condition", "note"]
 WEIGHTS = "weights_sha256"
+HOOKED = "hooks that are not ours stand in this model: it was measured with them, and its cells are not kept"
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +80,11 @@ class Work:
     def _entered(self, number: int, trained: Trained, named: Mapping[str, str], apart: bool) -> dict[str, str]:
         """Enters the cells of a model in the order of its frame; gives those that are new."""
         weights, first = trained.about.get(WEIGHTS), {}
-        for condition, key in named.items():
+        hooked = has_hooks(trained.model)
+        for condition, cell in named.items():
+            key = f"{cell} with the hooks of {number} {trained.seed} {id(trained.model)}" if hooked else cell
             name = key if self.weights.setdefault(key, weights) == weights else f"{key} in the weights {weights}"
-            if apart or name != key:
+            if apart or hooked or name != key:
                 self.apart.add(name)
             if name not in self.places:
                 first[condition] = name
@@ -196,6 +200,8 @@ class Work:
                     notes += [(label, trained.seed, condition, note) for note in self.notes[next(keys)]]
                 if elsewhere := _trained_elsewhere(trained, common.task):
                     notes.append((label, trained.seed, "every", elsewhere))
+                if has_hooks(trained.model):
+                    notes.append((label, trained.seed, "every", HOOKED))
         frame = self.rows[number].frame()
         examples = common.batch.digest()
         frame.attrs["examples"] = examples
@@ -203,6 +209,8 @@ class Work:
             label: {str(one.seed): {"examples": examples, "weights": one.about.get(WEIGHTS)} for one in several}
             for label, several in models.items()
         }
+        edits = {name: cells_of.edits(common.study)[name] for name in common.study.conditions}
+        frame.attrs["conditions"] = {label: edits for label in models}
         frame.attrs["dtypes"] = {
             label: sorted({_dtype(one.model) for one in several}) for label, several in models.items()
         }

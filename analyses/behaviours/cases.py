@@ -13,7 +13,6 @@ from analyses.tools.protocol import D_VOCAB, LAYERS, LENGTH, Place
 from workbench import Batch, Edges
 
 UNREAD = -100
-PAST = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
 ROUNDING = {torch.float32: 5e-6, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 """What two computations of the same value may differ by, as a share of the largest."""
 

@@ -24,7 +24,7 @@ from analyses.behaviours.cases import (
     rows,
     says,
 )
-from analyses.tools.protocol import feature
+from analyses.tools.protocol import feature, reads
 from workbench import Batch, Edges
 
 
@@ -140,13 +140,15 @@ def edits_act_in_order(tool: Any) -> None:
         equal(tool.record(batch, [place], edits)[place], clean * 2 + 1, f"×2 then +1 at {named(tool, place)}")
         before = tool.record(batch, [place], edits, moment="before")[place]
         equal(before, clean, f"the recorder before the edits of {named(tool, place)}")
+    seen = reads(tool)[-1]
     for layer in EVERY_LAYER:
         both = [tool.cut(answer(layer)), tool.uniform(Edges(layer=layer, dest="last"))]
         for order in (both, both[::-1]):
             row = rows(pattern(tool, batch, order, layer))
             cut = at_answer(row, batch)
             assert not row[cut].any(), f"cut with uniform in layer {layer}: the cut edge is not 0"
-            close(row[~cut], torch.full_like(row[~cut], 1 / 7), f"cut with uniform in layer {layer}: the rest")
+            want = (seen / (seen.sum() - 1)).double().expand_as(row)
+            close(row[~cut], want[~cut], f"cut with uniform in layer {layer}: the rest")
 
 
 WRONG = {

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from einops import einsum
+from einops import einsum, repeat
 from torch import Tensor
 
 from analyses.behaviours.cases import (
     EVERY_LAYER,
-    PAST,
     answer,
     at_answer,
     batch_of,
@@ -22,24 +21,24 @@ from analyses.behaviours.cases import (
     rows,
     says,
 )
-from analyses.tools.protocol import LENGTH, feature
-from workbench import Edges
+from analyses.tools.protocol import LENGTH, feature, hidden, reads
+from workbench import Batch, Edges
 
 LOW = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @behaviour("M1", "weights scaled so that scores are near −10⁶", "future weight is exactly 0")
 def the_future_is_0_though_scores_are_huge(tool: Any) -> None:
-    batch, tool = batch_of(16), tool.fresh()
+    batch, tool, unseen = batch_of(16), tool.fresh(), hidden(tool)
     tool.sharpen(1e4)
     for layer in EVERY_LAYER:
         got = tool.record(batch, [("q", layer), ("k", layer), ("pattern", layer)])
-        scores = (
-            einsum(got["q", layer], got["k", layer], "b d h w, b s h w -> b h d s") / got["q", layer].shape[-1] ** 0.5
-        )
+        q, k = got["q", layer], got["k", layer]
+        k = repeat(k, "b s h w -> b s (h group) w", group=q.shape[2] // k.shape[2])
+        scores = einsum(q, k, "b d h w, b s h w -> b h d s") / q.shape[-1] ** 0.5
         own = scores.diagonal(dim1=-2, dim2=-1)[..., 0]
         assert own.min() < -1e6, "the scores of this model are not near −10⁶"
-        future = got["pattern", layer][..., ~PAST]
+        future = got["pattern", layer][..., unseen]
         assert not future.any(), f"layer {layer}: weight {float(future.max()):.2g} on the future"
         close(got["pattern", layer].sum(-1), torch.ones(()).expand_as(own[..., None].repeat(1, 1, LENGTH)), "row sums")
 
@@ -65,8 +64,8 @@ def a_cut_source_is_0_and_the_rest_renormalises(tool: Any) -> None:
     "float16 and bfloat16",
 )
 def an_emptied_row_follows_the_rule(tool: Any) -> None:
-    batch = batch_of().with_relations(past=PAST.expand(4, -1, -1))
-    whole, at = Edges(layer=1, dest="fourth", source="past"), 3
+    batch, at = batch_of().with_relations(seen=reads(tool).expand(4, -1, -1)), 3
+    whole = Edges(layer=1, dest="fourth", source="seen")
     for dtype in LOW:
         tool = tool.fresh(dtype=dtype)
         try:
@@ -86,7 +85,7 @@ def an_emptied_row_follows_the_rule(tool: Any) -> None:
                 assert not kept["attn_out", 1][:, at].any(), "no-update: the output bias stays, every head empty"
             assert bool(torch.isfinite(tool.run(batch, [edit])).all()), f"{rule}: logits are not finite"
         if tool.n_heads > 1:
-            edit = tool.cut(Edges(layer=1, head=0, dest="fourth", source="past"), empty="no-update")
+            edit = tool.cut(Edges(layer=1, head=0, dest="fourth", source="seen"), empty="no-update")
             kept = tool.record(batch, [("z", 1), ("attn_out", 1)], [edit])
             assert not kept["z", 1][:, at, 0].any(), "no-update: the emptied head's z is not 0"
             assert bool(kept["z", 1][:, at, 1:].any()), "no-update of one head empties the others"
@@ -122,8 +121,17 @@ def a_cut_of_scores_equals_a_cut_of_weights(tool: Any) -> None:
         left = weights.masked_fill(batch.edges("first", "first")[:, None], 0)
         return left / left.sum(-1, keepdim=True)
 
-    edit = tool.function(("pattern", 1), of_all_mass)
-    error_of(lambda: tool.run(batch, [edit]), "a cut through the pattern of a source that has all the weight")
+    edits = [tool.function(("pattern", 1), of_all_mass)]
+    if bool((others := _others(batch, tool)).any()):
+        batch = batch.with_relations(others=others)
+        edits.insert(0, tool.cut(Edges(layer=1, source="others")))
+    error_of(lambda: tool.run(batch, edits), "a cut through the pattern of a source that has all the weight")
+
+
+def _others(batch: Batch, tool: Any) -> Tensor:
+    """The edges from the first position to all that it reads but itself, [batch dest source]."""
+    first = batch.roles["first"]
+    return first[:, :, None] & ~first[:, None, :] & reads(tool)
 
 
 @behaviour("M5", "zero on an edge", "the row sums to less than 1, and the label says so; distinct from cut")

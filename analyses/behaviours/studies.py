@@ -10,7 +10,6 @@ from torch import Tensor
 
 from analyses.behaviours.cases import (
     EVERY_LAYER,
-    PAST,
     Uneven,
     answer,
     batch_of,
@@ -19,7 +18,7 @@ from analyses.behaviours.cases import (
     equal,
     pattern,
 )
-from analyses.tools.protocol import feature
+from analyses.tools.protocol import feature, reads
 from workbench import Batch
 
 
@@ -126,7 +125,8 @@ def a_control_is_from_the_same_row(tool: Any) -> None:
             equal(top[:, -1].int().argmax(-1), weights[:, -1].argmax(-1), "the top source and the largest weight")
             drawn = control.any(-1).any(-1)
             assert bool(drawn.any()) and not control[:, :-1].any(), "a control stands in another row"
-            assert not (control & top).any() and not (control & ~PAST).any(), "a control is the top source, or hidden"
+            unseen = control & ~reads(tool)
+            assert not (control & top).any() and not unseen.any(), "a control is the top source, or hidden"
             one, other = (mask[drawn][:, -1].int().argmax(-1) for mask in (top, control))
             classes = batch.classes[drawn]
             equal(classes.gather(1, one[:, None]), classes.gather(1, other[:, None]), "the classes of top and control")

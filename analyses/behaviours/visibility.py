@@ -10,7 +10,6 @@ from torch import Tensor
 
 from analyses.behaviours.cases import (
     EVERY_LAYER,
-    PAST,
     UNREAD,
     batch_of,
     behaviour,
@@ -20,7 +19,7 @@ from analyses.behaviours.cases import (
     pattern,
     says,
 )
-from analyses.tools.protocol import D_VOCAB, LENGTH, feature, stands
+from analyses.tools.protocol import D_VOCAB, LENGTH, Unoffered, feature, hidden, reads, stands
 from workbench import Batch, Edges
 
 
@@ -29,7 +28,7 @@ def padded(left: bool) -> tuple[Batch, list[Batch]]:
     generator, alone, wide = torch.Generator().manual_seed(0), [], []
     for n in (3, 5, LENGTH):
         tokens, place = torch.randint(D_VOCAB, (n,), generator=generator), torch.arange(n)
-        parts = {"tokens": tokens, "valid": place >= 0, "first": place == 0, "last": place == n - 1}
+        parts = {"tokens": tokens, "valid": place >= 0, "second": place == 1, "last": place == n - 1}
         pads = {name: torch.zeros(LENGTH - n, dtype=part.dtype) for name, part in parts.items()}
         wide.append(
             {name: torch.cat([pads[name], part] if left else [part, pads[name]]) for name, part in parts.items()}
@@ -40,7 +39,7 @@ def padded(left: bool) -> tuple[Batch, list[Batch]]:
 
 def _made(parts: dict[str, Tensor]) -> Batch:
     labels = torch.where(parts["last"], parts["tokens"], UNREAD)
-    return Batch(parts["tokens"], labels, parts["valid"], {"first": parts["first"], "last": parts["last"]})
+    return Batch(parts["tokens"], labels, parts["valid"], {"second": parts["second"], "last": parts["last"]})
 
 
 @behaviour(
@@ -51,7 +50,7 @@ def _made(parts: dict[str, Tensor]) -> Batch:
 def padding_changes_nothing(tool: Any) -> None:
     for side in ("left", "right"):
         batch, alone = padded(side == "left")
-        cut = Edges(layer=1, dest="last", source="first")
+        cut = Edges(layer=1, dest="last", source="second")
         for name, edits in {"clean": [], "uniform": [tool.uniform(Edges(layer=0))], "cut": [tool.cut(cut)]}.items():
             logits = tool.run(batch, edits)
             for i, one in enumerate(alone):
@@ -67,7 +66,7 @@ def _scattered(batch: Batch, empty: bool) -> Batch:
     """Other edges in each example: two sources in some, none in the first where `empty`."""
     relation = torch.zeros(len(batch), LENGTH, LENGTH, dtype=torch.bool)
     for i in range(int(empty), len(batch)):
-        relation[i, -1, [i % 7, (3 * i) % 7]] = True
+        relation[i, -1, [1 + i % 6, 1 + (3 * i) % 6]] = True
         relation[i, 5, i % 5] = True
     return batch.with_relations(mine=relation)
 
@@ -94,10 +93,11 @@ def edges_that_differ_equal_a_loop(tool: Any) -> None:
 @behaviour("M9", "uniform under a causal mask", "1/(number of visible sources) at each row, future exactly 0")
 def uniform_counts_visible_sources(tool: Any) -> None:
     batch = batch_of()
-    want = PAST.double() / PAST.sum(1, keepdim=True)
+    seen = reads(tool)
+    want = seen.double() / seen.sum(1, keepdim=True)
     for layer in EVERY_LAYER:
         got = pattern(tool, batch, [tool.uniform(Edges(layer=layer))], layer)
-        assert not got[..., ~PAST].any(), f"layer {layer}: weight on the future"
+        assert not got[..., ~seen].any(), f"layer {layer}: weight on the future"
         close(got, want.expand_as(got), f"layer {layer}: 1/(number of visible sources)", 2e-7)
 
 
@@ -107,10 +107,10 @@ def uniform_counts_visible_sources(tool: Any) -> None:
     "raises naming the examples, or they leave every condition and are counted",
 )
 def a_hidden_source_is_no_source(tool: Any) -> None:
-    batch = batch_of(6)
+    batch, unseen = batch_of(6), hidden(tool)
     relation = torch.zeros(6, LENGTH, LENGTH, dtype=torch.bool)
-    relation[:, -1, 0] = True
-    relation[3, -1, 0], relation[3, 0, -1] = False, True
+    relation[:, -1, 1] = True
+    relation[3] = unseen
     batch = replace(batch, relations={"mine": relation})
     edit = [tool.cut(Edges(layer=1, source="mine"))]
     error = error_of(lambda: tool.run(batch, edit), "a cut at a source that the causal mask hides")
@@ -121,13 +121,13 @@ def a_hidden_source_is_no_source(tool: Any) -> None:
 
 @behaviour("M11", "scores recorded at masked positions", "−∞, not a large negative number")
 def masked_scores_are_minus_infinity(tool: Any) -> None:
-    batch = batch_of()
+    batch, unseen = batch_of(), hidden(tool)
     for layer in EVERY_LAYER:
         stands(tool, ("scores", layer))
         scores = tool.record(batch, [("scores", layer)])["scores", layer]
-        future = scores[..., ~PAST]
+        future = scores[..., unseen]
         assert bool((future == -torch.inf).all()), f"layer {layer}: {float(future.max()):.3g} at masked positions"
-        assert bool(torch.isfinite(scores[..., PAST]).all()), f"layer {layer}: a visible score is not finite"
+        assert bool(torch.isfinite(scores[..., ~unseen]).all()), f"layer {layer}: a visible score is not finite"
 
 
 @behaviour(
@@ -137,6 +137,8 @@ def masked_scores_are_minus_infinity(tool: Any) -> None:
 )
 def the_future_changes_nothing(tool: Any) -> None:
     batch = batch_of()
+    if bool(reads(tool).triu(1).any()):
+        raise Unoffered("offers no decoder: its rows read what comes after them")
     for positions in getattr(tool, "positions", (None,)):
         tool = tool.fresh() if positions is None else tool.fresh(positions=positions)
         for t in range(LENGTH - 1):

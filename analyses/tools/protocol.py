@@ -22,8 +22,13 @@ D_MODEL, D_VOCAB, LENGTH, LAYERS = 12, 16, 8, 2
 """The size of every model: width, tokens, positions, layers."""
 
 
+PAST = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+"""What a decoder reads, [dest source]."""
+
+
 class Tool(Protocol):
-    """A tool around one model of two layers; `fresh` gives the same tool around a new model with the same weights.
+    """A tool around one model of two layers; `fresh` gives the same tool around a new model with the same weights. A
+    tool whose model is no plain decoder says in `reads` [dest source] which sources each destination may read.
 
     An edit is whatever `function`, `cut`, `uniform`, `zero` and `ablate` return. `record` keeps what stands at a place
     "before" the edits of the same call, or "after" them. `misspelt`: a place that is not there, and the name that an
@@ -73,6 +78,18 @@ def feature(tool: Any, name: str, what: str) -> Any:
     if not hasattr(tool, name):
         raise Unoffered(f"offers no {what}")
     return getattr(tool, name)
+
+
+def reads(tool: Any) -> Tensor:
+    """Which sources each destination may read in the tool's model, [dest source]; a decoder's where it does not say."""
+    return getattr(tool, "reads", PAST)
+
+
+def hidden(tool: Any) -> Tensor:
+    """Which sources the mask of the tool's model hides, [dest source]. Raises `Unoffered` where it hides none."""
+    if bool(reads(tool).all()):
+        raise Unoffered("offers no hidden source: every row reads every source")
+    return ~reads(tool)
 
 
 def stands(tool: Any, *places: Place) -> None:

@@ -128,7 +128,8 @@ class EncoderDecoderConfig(Frozen):
     (6, False)
     """
 
-    MEANING: ClassVar[int] = 1
+    # What its two sides mean is part of what it means: raising theirs raises this.
+    MEANING: ClassVar[int] = ModelConfig.MEANING - 1
 
     encoder: ModelConfig
     decoder: ModelConfig

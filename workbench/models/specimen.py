@@ -37,7 +37,8 @@ def specimen(config: Any, main_input: str, d_vocab: int, two_sequences: bool) ->
 def own_specimen(config: Config) -> Batch:
     """Two seeded examples that an own model reads: six tokens, or a class token and patches; a context of five tokens.
 
-    >>> own_specimen(ModelConfig(d_vocab=5, n_ctx=4, d_model=8, n_layers=1, n_heads=2, d_patch=3)).inputs["patches"].shape
+    >>> config = ModelConfig(d_vocab=5, n_ctx=4, d_model=8, n_layers=1, n_heads=2, d_patch=3)
+    >>> own_specimen(config).inputs["patches"].shape
     torch.Size([2, 3, 3])
     """
     generator, context = torch.Generator().manual_seed(0), None

@@ -1,0 +1,47 @@
+"""Whether a trained model is still what its record says: its weights, and nothing hung on it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from safetensors.torch import save as write_tensors
+
+from workbench.checkpoints import Trained
+
+
+def check_genuine(label: str, trained: Trained) -> None:
+    """Raises ValueError where the weights of a model that was trained or loaded are no longer those that its record
+    names: its results would be kept, and found again, under another model's name. One in another dtype is compared with
+    its checkpoint in that dtype."""
+    if "definition" not in trained.about:
+        return
+    state = {name: value.detach().cpu().contiguous() for name, value in trained.model.state_dict().items()}
+    if hashlib.sha256(write_tensors(state)).hexdigest() == trained.about.get("weights_sha256"):
+        return
+    if not _cast(trained, state):
+        raise ValueError(
+            f"{label!r}, model seed {trained.seed}: its weights are no longer those of its checkpoint ({trained.folder}"
+            "); to study it as it is now, hand over the bare model (trained.model), which is known by its weights"
+        )
+
+
+def _cast(trained: Trained, state: dict[str, torch.Tensor]) -> bool:
+    """Whether these are the checkpoint's weights in another dtype."""
+    from workbench.checkpoints import load
+
+    if not (trained.folder / "model.json").is_file():
+        return False
+    known = load(trained.folder).model.state_dict()
+    return known.keys() == state.keys() and all(
+        torch.equal(known[name].to(state[name].dtype), state[name]) for name in known
+    )
+
+
+def has_hooks(model: Any) -> bool:
+    """Whether a hook stands anywhere in a model. Ours stand only while a model runs."""
+    if not hasattr(model, "modules"):
+        return False
+    kinds = ("_forward_hooks", "_forward_pre_hooks")
+    return any(getattr(module, kind) for module in model.modules() for kind in kinds)
