@@ -187,6 +187,20 @@ def test_maps_that_cannot_be_drawn_are_refused(effects, options, message):
         figures.dest_source_map(effects, **options)
 
 
+@pytest.mark.parametrize("column", ["model", "edit"])
+def test_edges_of_two_models_or_edits_share_no_map(column):
+    frame = pd.concat([edges(**{column: "A"}), edges(**{column: "B"}).replace("last", "first")])
+    with pytest.raises(ValueError, match=rf"'{column}' of frame holds 2 values \(A, B\)"):
+        figures.dest_source_map(frame)
+    figures.dest_source_map(frame[frame[column] == "A"])
+
+
+def test_role_weights_of_two_models_share_no_map():
+    table = edges(layer=0, head=0, weight=0.5)
+    with pytest.raises(ValueError, match=r"'model' of table holds 2 values \(A, B\)"):
+        figures.role_weights_map(table.assign(model=table["model_seed"].map({0: "A", 1: "B", 2: "B"})))
+
+
 def test_role_weights_outside_0_to_1_are_refused():
     with pytest.raises(ValueError, match=r"holds 2, outside 0\.\.1"):
         figures.role_weights_map(edges(layer=0, head=0, weight=2.0))
@@ -333,6 +347,25 @@ def test_curves_that_cannot_be_drawn_are_refused(options, message):
         curve(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seeds": doses().assign(model=["A", "B"] * 3)}, r"'model' of seeds holds 2 values \(A, B\)"),
+        ({"seeds": doses(edit="x"), "summary": dose_summary(edit="y")}, r"'edit' of seeds and summary .* \(x, y\)"),
+        ({"seeds": doses(model="A"), "clean": pd.DataFrame({"model": "B", "model_seed": [0], "value": 1.0})},
+         r"'model' of seeds and clean .* \(A, B\)"),
+    ],
+)  # fmt: skip
+def test_a_curve_is_of_one_kind_of_model_and_one_edit(options, message):
+    with pytest.raises(ValueError, match=message):
+        curve(**options)
+
+
+def test_a_clean_level_that_is_almost_all_is_not_said_to_be_all():
+    figure = curve(clean=pd.DataFrame({"model_seed": [0], "value": [0.9996]}), share=True)
+    assert figure.legends[0].get_texts()[-1].get_text() == "without it: 99.96%"
+
+
 # Contrasts
 
 
@@ -388,6 +421,39 @@ def test_a_forest_prints_the_numbers_the_p_and_the_size_of_the_family():
     assert "−65.0" in said and "p < 0.001" in said and "p = 1" in said
     assert "corrected by Holm in a family of 4 tests." in said and "one trained model (2 of them)" in said
     assert figure.axes[0].get_xlabel().replace("\n", " ") == "accuracy: difference from clean (percentage points)"
+
+
+def one_contrast(estimate, low, high, p):
+    """What a forest prints beside a contrast of one trained model, of shares."""
+    table = pd.DataFrame({"a": ["cut"], "b": ["clean"], "estimate": [estimate], "low": [low], "high": [high]})
+    tests = pd.DataFrame(
+        {"a": "cut", "b": "clean", "model_seed": [0], "difference": [estimate], "p_holm": [p], "family": 1}
+    )
+    return figures.contrast_forest(table, tests, share=True).axes[0].texts[0].get_text()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ((-0.0004, -0.0006, -0.0002, 0.0496), "−0.04  [−0.06, −0.02]   p = 0.0496"),
+        ((-0.001, -0.0014, -0.0006, 0.5), "−0.10  [−0.14, −0.06]   p = 0.5"),
+        ((-0.65, -0.7, -0.6, 0.0504), "−65.0  [−70.0, −60.0]   p = 0.05"),
+        ((0.0, 0.0, 0.0, 1.0), "0.0  [0.0, 0.0]   p = 1"),
+        ((1e-17, -0.1, 0.1, 1.0), "0.0  [−10.0, +10.0]   p = 1"),
+        ((0.25, np.nan, np.nan, np.nan), "+25.0   no test"),
+    ],
+)
+def test_an_interval_beside_0_and_a_p_below_5_percent_read_as_what_they_are(numbers, said):
+    assert one_contrast(*numbers) == said
+
+
+def test_a_forest_is_of_one_kind_of_model():
+    results = contrasted()
+    table, tests = contrast_table(results, PAIRS), paired_tests(results, PAIRS, "accuracy")
+    assert set(table["model"]) == {"m"}
+    for options in ({"table": table.assign(model=["m", "n"])}, {"tests": tests.assign(model="n")}):
+        with pytest.raises(ValueError, match=r"'model' of table and tests holds 2 values \(m, n\)"):
+            forest(**({"table": table, "tests": tests} | options))
 
 
 def test_contrasts_with_different_bases_name_both_sides():

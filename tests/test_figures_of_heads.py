@@ -269,6 +269,23 @@ def test_what_cannot_be_drawn_is_refused(draw, frame, options, message):
         draw(frame, **options)
 
 
+@pytest.mark.parametrize("draw", [draw_map, draw_scatter])
+def test_two_kinds_of_model_whose_seeds_differ_are_no_mean_of_two_models(draw):
+    frame = pd.concat([heads(model="A", model_seed=0, effect=-0.9), heads(model="B", model_seed=1, effect=0.0)])
+    said = r"'model' of frame holds 2 values \(A, B\).*choose one, as frame\[frame\['model'\] == 'A'\], and draw"
+    with pytest.raises(ValueError, match=said):
+        draw(frame)
+    draw(frame[frame["model"] == "A"])
+
+
+@pytest.mark.parametrize("draw", [draw_map, draw_scatter])
+def test_two_edits_at_different_heads_share_no_map(draw):
+    frame = heads(2).assign(edit=["cut", "cut", "zero", "zero"])
+    with pytest.raises(ValueError, match=r"'edit' of frame holds 2 values \(cut, zero\)"):
+        draw(frame)
+    draw(frame[frame["edit"] == "cut"])
+
+
 @pytest.mark.parametrize("name", BOUNDS)
 @pytest.mark.parametrize("bounds", [(0.5, 0.1), (0.1, 0.1), (-0.1, 0.1)])
 def test_bounds_out_of_order_are_refused(name, bounds):

@@ -63,6 +63,14 @@ def test_every_seed_is_a_dot_and_every_condition_a_mean_with_its_interval():
     assert intervals == list(zip(asked["low"], asked["high"], strict=True))
 
 
+def test_an_accuracy_that_is_almost_all_is_not_said_to_be_all():
+    summary = pd.DataFrame({"condition": ["clean"], "estimate": [0.9996], "low": [0.9991], "high": [0.99985]})
+    seeds = pd.DataFrame({"condition": ["clean"], "model_seed": [0], "value": [0.9996]})
+    figure = figures.accuracy_under_intervention(summary, seeds, {"guess": 0.0004})
+    said = [text.get_text() for text in figure.axes[0].texts]
+    assert "99.96%  [99.9%, 99.98%]" in said and "guess 0.04%" in said
+
+
 def test_accuracy_runs_from_0_to_100_percent():
     axes = figures.accuracy_under_intervention(*summary_and_seeds(), {}).axes[0]
     assert axes.get_xlim() == (-0.01, 1.01)

@@ -17,6 +17,8 @@ from workbench import page_grids
 from workbench.cli import app
 from workbench.page import write_page
 from workbench.page_figures import Figures
+from workbench.page_run import Finished
+from workbench.page_tables import counts
 from workbench.running import record
 
 
@@ -98,6 +100,14 @@ def test_models_that_are_declared_and_not_in_the_results_are_counted(tmp_path):
     page = page_of(a_run(tmp_path / "run", declared=declared))
     assert page.column("Measurements", "planned") == ["32", "16"]
     assert page.column("Measurements", "why skipped") == ["", "not in the results: 16"]
+
+
+def test_models_handed_over_beside_declared_ones_leave_whole_numbers_whole():
+    """A page's run has either; `counts` alone may have both."""
+    frame = pd.concat([results(), results(model="handed over")]).astype({"model": "category", "condition": "category"})
+    table = counts(Finished(study(), "", frame, pd.DataFrame(), {}))
+    assert (table.columns[2].name, table.columns[2].cells) == ("models declared", ("2", ""))
+    assert table.files("counts")["counts.csv"].splitlines()[2].startswith("handed over,handed over from Python,,2,")
 
 
 def test_a_run_of_which_every_example_was_skipped_is_still_told(tmp_path):

@@ -304,8 +304,8 @@ def test_a_control_of_a_tasks_relation_is_refused_where_layers_see_different_sou
     told = {"d_vocab": 16, "n_ctx": 9, "d_model": 8, "n_layers": 2, "n_heads": 1}
     several = Transformer(ModelConfig(**told, masks=(Mask(window=3), Mask())), seed=0)
     with pytest.raises(ValueError, match="the layers of this model see different sources"):
-        derive(several, BATCH, {"other": control_of("previous", seed=0)}, on_missing="skip")
+        derive(several, BATCH, {"drawn": control_of("previous", seed=0)}, on_missing="skip")
     alike = Transformer(ModelConfig(**told, masks=(Mask(window=3), Mask(window=3))), seed=0)
-    assert derive(alike, BATCH, {"other": control_of("previous", seed=0)}, on_missing="skip").relations["other"].any()
-    named = {"top": top_source(1, dest="last"), "other": control_of("top", seed=0)}
-    assert derive(several, BATCH, named, on_missing="skip").relations["other"].any()
+    assert derive(alike, BATCH, {"drawn": control_of("previous", seed=0)}, on_missing="skip").relations["drawn"].any()
+    named = {"top": top_source(1, dest="last"), "drawn": control_of("top", seed=0)}
+    assert derive(several, BATCH, named, on_missing="skip").relations["drawn"].any()

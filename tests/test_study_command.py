@@ -32,7 +32,8 @@ recipe = { steps = 3, warmup = 1, batch_size = 8 }
 clean = []
 cut = [{ where = { type = "edges", layer = 1, dest = "last", source = "answer" }, what = { op = "cut" } }]
 """
-OUTCOME = {"results.parquet", "summary.csv", "summary.md", "notes.csv", "study.json", "provenance.json"}
+SUMMARY = {"summary.csv", "summary.md", "summary.tex", "summary.html"}
+OUTCOME = {"results.parquet", *SUMMARY, "notes.csv", "study.json", "provenance.json"}
 
 
 @pytest.fixture
@@ -68,6 +69,15 @@ def test_a_study_is_planned_run_and_not_run_again(place):
     assert kept(folder) == first
     assert set((place / "runs" / "cells" / "blocks").iterdir()) == blocks
     assert "4 cells (4 there)" in call("study", "plan", place / "mine.toml", "--home", place / "runs")
+
+
+def test_the_summary_says_the_same_in_every_format(place):
+    run(place)
+    folder = place / "runs" / "studies" / "mine"
+    first = (folder / "summary.csv").read_text().splitlines()[1].split(",")
+    for name in SUMMARY:
+        text = (folder / name).read_text()
+        assert all(cell.replace("_", r"\_") in text or cell in text for cell in first), name
 
 
 def test_results_go_where_they_are_asked_for(place):

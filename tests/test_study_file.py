@@ -10,6 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from workbench import Edges, Heads, Study, custom, cut, patch, read_study, study_text, uniform
+from workbench.declared import config_of
 from workbench.report import write_report
 from workbench.study import Donor
 from workbench.study_file import FORMAT
@@ -268,3 +269,97 @@ def test_sizes_that_would_have_one_label_are_refused(tmp_path):
         read_study(path)
     path.write_text(head + entry.format(layers="[1, 2]"), encoding="utf-8")
     assert list(read_study(path).models) == ["m n_layers=1", "m n_layers=2"]
+
+
+# Masks are one value of a model, though a list
+
+SIZE = {"d_model": 8, "n_layers": 2, "n_heads": 1}
+BOTH_WAYS, WINDOW = [{"causal": False}], [{"window": 2}, {"causal": True}]
+
+
+def training(**config):
+    return {"kind": "training", "config": config, "seeds": 1}
+
+
+def modelled(**config):
+    return Study(conditions={"clean": []}, n=4, data_seed=0, task={"name": "lookup"}, models={"m": training(**config)})
+
+
+def models_of(path, **config):
+    """Label → config of the models in a file whose one model has this config."""
+    path.write_text(json.dumps(PLAIN | {"models": {"m": training(**config)}}))
+    return {label: dict(one.config) for label, one in read_study(path).models.items()}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SIZE | {"masks": BOTH_WAYS},
+        SIZE | {"masks": WINDOW},
+        SIZE | {"masks": [{}]},
+        {"encoder": SIZE | {"masks": BOTH_WAYS}, "decoder": SIZE | {"masks": WINDOW}},
+    ],
+    ids=["one mask", "a mask a layer", "the default", "of two sides"],
+)
+def test_a_study_with_masks_comes_back_from_its_own_file(path, config):
+    asked = modelled(**config)
+    path.write_text(study_text(asked))
+    found = read_study(path)
+    assert found == asked and list(found.models) == ["m"] and study_text(found) == study_text(asked)
+    task = found.task.made()
+    assert config_of(found.models["m"], task) == config_of(asked.models["m"], task)
+
+
+def test_masks_in_toml_are_one_value(tmp_path):
+    (tmp_path / "study.toml").write_text(
+        TOML + '[models.m]\nkind = "training"\nseeds = 1\nconfig = { d_model = 8, masks = [{ causal = false }] }\n'
+    )
+    found = read_study(tmp_path / "study.toml").models
+    assert {label: one.config["masks"] for label, one in found.items()} == {"m": BOTH_WAYS}
+
+
+def test_masks_beside_sizes_are_the_same_in_each(path):
+    found = models_of(path, **(SIZE | {"n_heads": [1, 2], "masks": WINDOW}))
+    assert {label: one["masks"] for label, one in found.items()} == {"m n_heads=1": WINDOW, "m n_heads=2": WINDOW}
+
+
+def test_a_list_of_lists_of_masks_is_a_model_each(path):
+    assert models_of(path, **SIZE, masks=[BOTH_WAYS, WINDOW]) == {
+        'm masks=[{"causal": false}]': SIZE | {"masks": BOTH_WAYS},
+        'm masks=[{"window": 2}, {"causal": true}]': SIZE | {"masks": WINDOW},
+    }
+
+
+def test_sizes_of_an_encoder_and_a_decoder_are_a_model_each(path):
+    encoder = SIZE | {"masks": BOTH_WAYS}
+    found = models_of(path, encoder=encoder | {"n_layers": [1, 2]}, decoder=SIZE | {"n_heads": [1, 2]})
+    assert found == {
+        f"m encoder.n_layers={layers} decoder.n_heads={heads}": {
+            "encoder": encoder | {"n_layers": layers}, "decoder": SIZE | {"n_heads": heads}
+        }
+        for layers in (1, 2)
+        for heads in (1, 2)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "fault"),
+    [
+        ({"masks": [{"causal": False}, [{"window": 2}]]}, "masks holds masks beside lists of masks"),
+        ({"masks": [[[{}]]]}, "masks is a list within a list"),
+        ({"n_layers": [[1], [2]]}, "n_layers is a list within a list"),
+        ({"encoder": [{"n_layers": [1, 2]}], "decoder": {}}, "encoder.n_layers is a list within a list"),
+        ({"decoder": {"n_layers": []}}, "the grid's 'decoder.n_layers' is empty"),
+    ],
+)
+def test_lists_that_say_no_models_are_refused_with_their_place(path, config, fault):
+    assert wrong(path, models={"m": training(**config)}).startswith(f"{path}: models.m: {fault}")
+
+
+@pytest.mark.parametrize(
+    ("config", "place"),
+    [(SIZE | {"n_layers": [1, 2]}, "n_layers"), ({"encoder": SIZE | {"n_heads": [1]}, "decoder": SIZE}, "encoder.n_heads")],
+)
+def test_a_study_that_would_come_back_as_another_is_not_written(config, place):
+    with pytest.raises(ValueError, match=rf"models.m: {place} of its config holds a list.*one by one"):
+        study_text(modelled(**config))

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.tables import percent, table_files, to_csv, to_html, to_latex, to_markdown
+from workbench.page_tables import Table, number, text
+from workbench.tables import p_value, percent, table_files, to_csv, to_html, to_latex, to_markdown
 
 FORMATS = [to_markdown, to_csv, to_latex, to_html]
 TABLE = pd.DataFrame({"label": pd.Categorical(["0.10", "cut L1H0 last←answer"]), "share": [2 / 3, np.nan], "n": [3, 4]})
@@ -170,3 +171,28 @@ def test_percent(share, text):
 def test_percent_never_rounds_to_all_or_nothing(share):
     assert 0 < float(percent(share).removesuffix("%")) < 100
     assert float(percent(share).removesuffix("%")) == pytest.approx(100 * share, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("p", "said"),
+    [(0.0496, "0.0496"), (0.04999, "0.04999"), (0.05, "0.05"), (0.0504, "0.05"), (0.044, "0.044"), (0.0, "below 1e-300")],
+)
+def test_a_p_is_printed_on_its_own_side_of_5_percent(p, said):
+    assert p_value(p) == said
+
+
+@given(st.floats(1e-300, 1))
+def test_no_p_is_printed_on_the_other_side_of_5_percent(p):
+    assert (float(p_value(p)) < 0.05) == (p < 0.05)
+    assert float(p_value(p)) == pytest.approx(p, rel=0.05)
+
+
+def test_whole_numbers_of_a_pages_table_stay_whole_beside_missing_ones_and_shares_stay_shares():
+    columns = (text("model", ["a", "b"]), number("declared", [1234567, None]), number("mean", [0.25, None]))
+    files = Table("counts", columns).files("counts")
+    assert files["counts.csv"] == "model,declared,mean\na,1234567,0.25\nb,,\n"
+    assert "| a | 1234567 | 0.25 |" in files["counts.md"]
+
+
+def test_a_pages_table_of_no_rows_has_its_columns():
+    assert Table("counts", (text("model", []), number("declared", []))).files("c")["c.csv"] == "model,declared\n"
