@@ -303,9 +303,10 @@ def test_a_control_that_finds_nothing_may_be_left_empty():
 def test_a_control_of_a_tasks_relation_is_refused_where_layers_see_different_sources():
     told = {"d_vocab": 16, "n_ctx": 9, "d_model": 8, "n_layers": 2, "n_heads": 1}
     several = Transformer(ModelConfig(**told, masks=(Mask(window=3), Mask())), seed=0)
+    batch = BATCH.with_relations(found=BATCH.edges("last", "answer"))
     with pytest.raises(ValueError, match="the layers of this model see different sources"):
-        derive(several, BATCH, {"drawn": control_of("previous", seed=0)}, on_missing="skip")
-    alike = Transformer(ModelConfig(**told, masks=(Mask(window=3), Mask(window=3))), seed=0)
-    assert derive(alike, BATCH, {"drawn": control_of("previous", seed=0)}, on_missing="skip").relations["drawn"].any()
+        derive(several, batch, {"drawn": control_of("found", seed=0)})
+    alike = Transformer(ModelConfig(**told, masks=(Mask(), Mask())), seed=0)
+    assert derive(alike, batch, {"drawn": control_of("found", seed=0)}).relations["drawn"].sum() == len(batch)
     named = {"top": top_source(1, dest="last"), "drawn": control_of("top", seed=0)}
-    assert derive(several, BATCH, named, on_missing="skip").relations["drawn"].any()
+    assert derive(several, batch, named, on_missing="skip").relations["drawn"].any()
