@@ -110,6 +110,7 @@ def test_committed_tables_are_those_of_the_committed_rows(results):
         assert to_csv(table) == (COMMITTED / f"{name}.csv").read_text(encoding="utf-8"), name
 
 
+@pytest.mark.slow
 def test_committed_verdicts_are_those_of_the_committed_rows(results):
     written = pd.read_csv(COMMITTED / "verdicts.csv").set_index("id")["verdict"].to_dict()
     found = judged(results)
@@ -121,6 +122,7 @@ def test_there_are_five_models_of_each_kind_and_enough_examples(results):
     assert results["example"].nunique() >= 2000 and results["skipped"].isna().all()
 
 
+@pytest.mark.slow
 def test_doctored_rows_flip_their_verdicts(results):
     doctored = results.copy()
     kind, cut = doctored["model"] == "learned", doctored["condition"]
