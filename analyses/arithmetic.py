@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
     from analyses.finding import Finding
+    from workbench.figures import Figure
 
 SEEDS = 20
 FACTORS = tuple(half / 2 for half in range(1, 17))

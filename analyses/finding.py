@@ -16,9 +16,8 @@ from workbench.report import write_report
 from workbench.tables import markdown_text, percent, to_csv, to_markdown
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from workbench.checkpoints import Trained
+    from workbench.figures import Figure
     from workbench.study import Study
     from workbench.task import Task
 

@@ -70,7 +70,7 @@ def _patterns(evidence: Evidence):  # type: ignore[no-untyped-def]
         {name: recording["pattern", layer][0, 0] for layer, name in enumerate(LAYERS)},
         words,
         words,
-        visible=one.model.visible(batch.tokens)[0],
+        visible=one.model.visible(0, batch.tokens)[0],
         boxed={"layer 1": [(at["answer"], at["match"])], "layer 2": [(at["last"], at["answer"])]},
         title=f"Attention weights, model seed {one.seed}, one sequence",
     )

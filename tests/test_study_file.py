@@ -358,7 +358,10 @@ def test_lists_that_say_no_models_are_refused_with_their_place(path, config, fau
 
 @pytest.mark.parametrize(
     ("config", "place"),
-    [(SIZE | {"n_layers": [1, 2]}, "n_layers"), ({"encoder": SIZE | {"n_heads": [1]}, "decoder": SIZE}, "encoder.n_heads")],
+    [
+        (SIZE | {"n_layers": [1, 2]}, "n_layers"),
+        ({"encoder": SIZE | {"n_heads": [1]}, "decoder": SIZE}, "encoder.n_heads"),
+    ],
 )
 def test_a_study_that_would_come_back_as_another_is_not_written(config, place):
     with pytest.raises(ValueError, match=rf"models.m: {place} of its config holds a list.*one by one"):

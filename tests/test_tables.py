@@ -175,7 +175,14 @@ def test_percent_never_rounds_to_all_or_nothing(share):
 
 @pytest.mark.parametrize(
     ("p", "said"),
-    [(0.0496, "0.0496"), (0.04999, "0.04999"), (0.05, "0.05"), (0.0504, "0.05"), (0.044, "0.044"), (0.0, "below 1e-300")],
+    [
+        (0.0496, "0.0496"),
+        (0.04999, "0.04999"),
+        (0.05, "0.05"),
+        (0.0504, "0.05"),
+        (0.044, "0.044"),
+        (0.0, "below 1e-300"),
+    ],
 )
 def test_a_p_is_printed_on_its_own_side_of_5_percent(p, said):
     assert p_value(p) == said

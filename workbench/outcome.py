@@ -13,24 +13,23 @@ from workbench.report import write_report
 from workbench.results import summary
 from workbench.study import Study
 from workbench.study_file import study_text
-from workbench.tables import to_csv, to_markdown
+from workbench.tables import table_files, to_csv
 
 
 def write_outcome(study: Study, frame: pd.DataFrame, notes: pd.DataFrame, folder: Path) -> Path:
-    """Writes results.parquet, summary.csv and .md, notes.csv, study.json and provenance.json; gives the folder.
+    """Writes results.parquet, the summary in four formats (.csv, .md, .tex, .html), notes.csv, study.json and
+    provenance.json; gives the folder.
 
     All but provenance.json are the same bytes whenever the same cells are put together.
     """
     buffer = io.BytesIO()
     frame.to_parquet(buffer, index=False, compression="zstd")
-    table = summary(frame)
     made = {**provenance(), **{name: frame.attrs.get(name) for name in ("dtypes", "examples", "measured")}}
     return write_report(
         folder,
         {
             "results.parquet": buffer.getvalue(),
-            "summary.csv": to_csv(table),
-            "summary.md": to_markdown(table),
+            **table_files("summary", summary(frame), title="Means over trained models"),
             "notes.csv": to_csv(notes),
             "study.json": study_text(study),
             "provenance.json": json.dumps(made, indent=1, sort_keys=True, ensure_ascii=False) + "\n",

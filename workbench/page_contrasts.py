@@ -12,8 +12,9 @@ from workbench.nearest import nearest
 from workbench.page_run import Finished
 from workbench.page_tables import Table, estimates, number, text
 from workbench.results import contrast, paired_tests
+from workbench.tables import p_value
 
-__all__ = ["contrast_table", "contrasts", "p_value"]
+__all__ = ["contrast_table", "contrasts"]
 
 
 @dataclass(frozen=True)
@@ -109,12 +110,3 @@ def _asked(rows: pd.DataFrame, untouched: Sequence[str]) -> list[tuple[str, str,
         base = next((label for label in untouched if label in there), None)
         out += [(str(model), label, base) for label in there if base is not None and label != base]
     return out
-
-
-def p_value(p: float) -> str:
-    """A p-value; one that is too small for a float is said to be below 1e-300.
-
-    >>> [p_value(p) for p in (0.04321, 1.0, 0.0)]
-    ['0.043', '1', 'below 1e-300']
-    """
-    return "below 1e-300" if p < 1e-300 else f"{p:.2g}"

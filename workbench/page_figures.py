@@ -26,7 +26,7 @@ from workbench.page_contrasts import Changes
 from workbench.page_run import Finished
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from workbench.figures import Figure
 
 MOST_ROWS = 60
 """Most conditions in one figure that has a row for each; the tables hold them all."""

@@ -56,14 +56,13 @@ class Table:
 
     def files(self, name: str) -> dict[str, str]:
         """The table in four formats by file name: numbers as they are in the CSV, as they are printed in the others."""
-        raw = {
-            one.name: pd.Series(one.numbers or one.cells, dtype=None if one.numbers else object) for one in self.columns
-        }
+        raw = {one.name: _raw(one) for one in self.columns}
         right = [one.name for one in self.columns if one.numbers is not None]
         return table_files(name, pd.DataFrame(raw), printed=self.frame(), right=right, title=self.caption)
 
 
 def _raw(column: Column) -> pd.Series:
+    """The numbers as they are, or the words; beside a missing one, pandas alone would make whole numbers floats."""
     if column.numbers is None:
         return pd.Series(column.cells, dtype=object)
     whole = all(number is None or pd.api.types.is_integer(number) for number in column.numbers)
@@ -111,7 +110,7 @@ def sums(run: Finished) -> dict[str, int]:
 
 def counts(run: Finished) -> Table:
     """What was planned, run and skipped of each kind of model, and why."""
-    rows = pd.DataFrame(_counted(run))
+    rows = pd.DataFrame(_counted(run), dtype=object)  # beside a missing one, pandas would make whole numbers floats
     return Table(
         "Measurements (trained model × condition × example) planned, run and skipped",
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,22 @@ FORMAT = 1
 
 
 def study_text(study: Study) -> str:
-    """The study as JSON, as `read_study` reads it.
+    """The study as JSON, from which `read_study` reads the same study.
+
+    Raises ValueError for a study that would come back as another: with a list in a model's config where a model has one
+    value, which a file reads as several models.
 
     >>> "format" in study_text(Study(conditions={"clean": []}, n=10, data_seed=0))
     True
     """
-    return json.dumps({"format": FORMAT, **study.model_dump(mode="json")}, indent=1, ensure_ascii=False) + "\n"
+    values = study.model_dump(mode="json")
+    for label, said in values["models"].items():
+        if several := [".".join(place) for place in _several(said.get("config", {}))]:
+            raise ValueError(
+                f"models.{label}: {', '.join(several)} of its config holds a list, which a study's file reads as a "
+                "model for each value; declare these models one by one"
+            )
+    return json.dumps({"format": FORMAT, **values}, indent=1, ensure_ascii=False) + "\n"
 
 
 def read_study(path: Path | str) -> Study:
@@ -69,7 +80,11 @@ def _expanded(path: Path, values: dict[str, Any]) -> dict[str, Any]:
             conditions[label] = edits
     models: dict[str, Any] = {}
     for label, said in sources.items():
-        for name, one in _sizes(label, said):
+        try:
+            sizes = _sizes(label, said)
+        except ValueError as error:
+            raise ValueError(f"{path}: models.{label}: {error}") from error
+        for name, one in sizes:
             if name in models:
                 raise ValueError(f"{path}: two models are labelled {name!r}; a list in a config names each value once")
             models[name] = one
@@ -79,13 +94,43 @@ def _expanded(path: Path, values: dict[str, Any]) -> dict[str, Any]:
 def _sizes(label: str, said: Any) -> list[tuple[str, Any]]:
     """A model's entry for each choice from the lists in its config, labelled by what differs."""
     config = said.get("config") if isinstance(said, dict) else None
-    if not isinstance(config, dict) or not any(isinstance(value, list) for value in config.values()):
+    if not isinstance(config, dict) or not (several := _several(config)):
         return [(label, said)]
-    several = [name for name, value in config.items() if isinstance(value, list)]
-    return [
-        (f"{label} {' '.join(f'{name}={one[name]}' for name in several)}", {**said, "config": one})
-        for one in combinations(config)
-    ]
+    names, out = {".".join(place): place for place in several}, []
+    for chosen in combinations({name: several[place] for name, place in names.items()}):
+        one = config
+        for name, value in chosen.items():
+            one = _with(one, names[name], value)
+        if left := [".".join(place) for place in _several(one)]:
+            raise ValueError(f"{left[0]} is a list within a list; a list in a config names a model each, of one value")
+        choice = " ".join(f"{name}={_written(value)}" for name, value in chosen.items())
+        out.append((f"{label} {choice}", {**said, "config": one}))
+    return out
+
+
+def _several(config: Mapping[str, Any]) -> dict[tuple[str, ...], Sequence[Any]]:
+    """The lists in a config that name a model each, by their place. A model's masks are one value, though a list; a
+    list of such lists names several."""
+    out: dict[tuple[str, ...], Sequence[Any]] = {}
+    for name, value in config.items():
+        if name in ("encoder", "decoder") and isinstance(value, Mapping):
+            out |= {(name, *place): values for place, values in _several(value).items()}
+        elif isinstance(value, list | tuple):
+            lists = [isinstance(one, list | tuple) for one in value]
+            if name == "masks" and any(lists) and not all(lists):
+                raise ValueError("masks holds masks beside lists of masks; give one list of masks, or a list of lists")
+            if name != "masks" or any(lists):
+                out[(name,)] = value
+    return out
+
+
+def _with(config: Any, place: Sequence[str], value: Any) -> dict[str, Any]:
+    name, *rest = place
+    return {**config, name: _with(config[name], rest, value) if rest else value}
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
 
 
 def _parsed(path: Path) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-__all__ = ["percent", "table_files", "to_csv", "to_html", "to_latex", "to_markdown"]
+__all__ = ["p_value", "percent", "table_files", "to_csv", "to_html", "to_latex", "to_markdown"]
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|~$&])")
 _LATEX = {
@@ -54,6 +54,19 @@ def percent(x: float) -> str:
         if float(text) not in (-100, 0, 100):
             break
     return f"{text}%"
+
+
+def p_value(p: float) -> str:
+    """A p-value with two digits, more where these would take it to the other side of 0.05; one that is too small for a
+    float is said to be below 1e-300.
+
+    >>> [p_value(p) for p in (0.04321, 0.0496, 1.0, 0.0)]
+    ['0.043', '0.0496', '1', 'below 1e-300']
+    """
+    if p < 1e-300:
+        return "below 1e-300"
+    texts = (f"{p:.{digits}g}" for digits in range(2, 18))
+    return next(text for text in texts if (float(text) < 0.05) == (p < 0.05))
 
 
 def table_files(

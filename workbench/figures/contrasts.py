@@ -9,9 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from workbench.figures.frames import check_rows
+from workbench.figures.frames import check_one_kind, check_rows
 from workbench.figures.measured import MARK, heights_of, rows_of
 from workbench.figures.style import ACCENT, BLUE, inches, literal, settled, styled, wrapped
+from workbench.tables import p_value
 
 
 @styled
@@ -34,8 +35,9 @@ def contrast_forest(
     labels: (a, b) → what the row says; without it "a − b", or a where all have one b, which the axis then names.
     label: what is compared, with its unit. share: whether differences are of shares, drawn in percentage points.
 
-    Raises ValueError for missing columns, no rows, rows given twice, contrasts without tests, labels of no contrast,
-    tests of several families and an interval that does not hold its estimate.
+    Raises ValueError for missing columns, no rows, rows given twice, several kinds of model (in the column model of the
+    frames), contrasts without tests, labels of no contrast, tests of several families and an interval that does not
+    hold its estimate.
 
     >>> table = pd.DataFrame({"a": ["cut"], "b": ["clean"], "estimate": [-0.5], "low": [-0.6], "high": [-0.4]})
     >>> tests = pd.DataFrame({"a": "cut", "b": "clean", "model_seed": [0, 1], "difference": [-0.45, -0.55],
@@ -88,8 +90,9 @@ def _mean(axes: Axes, row: int, one: Mapping[str, float], largest: float, *, sha
     if np.isnan(estimate):
         text = "not measured"
     else:
-        bar = "" if np.isnan(low) else f"  [{_said(low, share)}, {_said(high, share)}]"
-        text = f"{_said(estimate, share)}{bar}   {_largest(largest)}"
+        decimals = _decimals(estimate, low, high) if share else None
+        bar = "" if np.isnan(low) else f"  [{_said(low, decimals)}, {_said(high, decimals)}]"
+        text = f"{_said(estimate, decimals)}{bar}   {_largest(largest)}"
         if not np.isnan(low):
             axes.plot([low, high], [row + MARK] * 2, color="black", linewidth=1.8, label="interval", zorder=3)
         axes.plot(
@@ -102,16 +105,28 @@ def _mean(axes: Axes, row: int, one: Mapping[str, float], largest: float, *, sha
     )  # fmt: skip
 
 
-def _said(value: float, share: bool) -> str:
-    """The number with its sign; adding 0.0 turns a rounded −0 into 0."""
-    number = f"{round(100 * value, 1) + 0.0:+.1f}" if share else f"{value + 0.0:+.3g}"
+def _decimals(estimate: float, low: float, high: float) -> int:
+    """Decimals of percentage points: one, or as many as keep what is not 0 from reading 0, and the interval's ends
+    apart. Differences below 1e-12 are those of rounding."""
+    sizes = [100 * abs(value) for value in (estimate, low, high) if abs(value) > 1e-12]
+    apart = high - low > 1e-12
+    for decimals in range(1, 12):
+        ends = {round(100 * low, decimals), round(100 * high, decimals)}
+        if all(round(size, decimals) for size in sizes) and (len(ends) == 2 or not apart):
+            break
+    return decimals
+
+
+def _said(value: float, decimals: int | None) -> str:
+    """The number with its sign, in percentage points where it has decimals; adding 0.0 turns a rounded −0 into 0."""
+    number = f"{value + 0.0:+.3g}" if decimals is None else f"{round(100 * value, decimals) + 0.0:+.{decimals}f}"
     return number.removeprefix("+") if float(number) == 0 else number.replace("-", "−")
 
 
 def _largest(p: float) -> str:
     if np.isnan(p):
         return "no test"
-    return "p < 1e-300" if p < 1e-300 else "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+    return "p < 1e-300" if p < 1e-300 else "p < 0.001" if p < 0.001 else f"p = {p_value(p)}"
 
 
 def _legend(figure: Figure, axes: Axes, tests: pd.DataFrame, *, bar: bool) -> None:
@@ -133,6 +148,7 @@ def _legend(figure: Figure, axes: Axes, tests: pd.DataFrame, *, bar: bool) -> No
 
 
 def _check(table: pd.DataFrame, tests: pd.DataFrame, labels: Mapping[tuple[str, str], str]) -> None:
+    check_one_kind({"table": table, "tests": tests})
     check_rows(table, "table", ["a", "b", "estimate", "low", "high"], ["a", "b"])
     check_rows(tests, "tests", ["a", "b", "model_seed", "difference", "p_holm", "family"], ["a", "b", "model_seed"])
     pairs, tested = (set(zip(frame["a"].astype(str), frame["b"].astype(str), strict=True)) for frame in (table, tests))

@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from workbench.figures.frames import check_numbers
 from workbench.figures.style import ACCENT, literal, settled, styled, wrapped
+from workbench.tables import percent
 
 CELLS = 36  # hexagons across a panel
 
@@ -96,5 +97,5 @@ def _corners(
         box = Rectangle((left, low), right - left, high - low, fill=False, edgecolor=ACCENT, linewidth=1.6)
         box.set(clip_on=False, zorder=4)
         axes.add_patch(box)
-        axes.annotate(f"{share:.1%}", (x, y), xytext=(dx, dy), textcoords="offset points", ha=ha, va=va, fontsize=8,
+        axes.annotate(percent(share), (x, y), xytext=(dx, dy), textcoords="offset points", ha=ha, va=va, fontsize=8,
                       color="black", zorder=5)  # fmt: skip

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
-from workbench.figures.frames import check_rows
+from workbench.figures.frames import check_one_kind, check_rows
 from workbench.figures.style import ACCENT, BLUE, heading, literal, settled, styled, wrapped
+from workbench.tables import percent
 
 SPAN = 16  # from this ratio of the largest to the smallest dose on, doses are drawn on a logarithmic axis
 
@@ -37,8 +38,9 @@ def dose_curve(
 
     Doses from which some are above 0 and others 16 times as large are drawn on a logarithmic axis.
 
-    Raises ValueError for missing columns, no rows, rows given twice, values that are not finite, a single dose, doses
-    that only one of the two frames has, and an interval that does not hold its estimate.
+    Raises ValueError for missing columns, no rows, rows given twice, several kinds of model or edits (in columns model
+    and edit of the frames), values that are not finite, a single dose, doses that only one of the two frames has, and
+    an interval that does not hold its estimate.
 
     >>> seeds = pd.DataFrame({"dose": [0.5, 1.0, 2.0], "model_seed": 0, "value": [0.4, 0.9, 1.0]})
     >>> summary = seeds[["dose"]].assign(estimate=seeds["value"], low=float("nan"), high=float("nan"))
@@ -120,11 +122,12 @@ def _legend(figure: Figure, seeds: pd.DataFrame, clean: pd.DataFrame | None, mea
         (line,) = axes.plot([], [], color="0.25", linewidth=1.2, linestyle=(0, (5, 3)))
         level = clean["value"].mean()
         handles.append(line)
-        texts.append(f"without it: {level:.1%}" if share else f"without it: {level:.4g}")
+        texts.append(f"without it: {percent(level)}" if share else f"without it: {level:.4g}")
     figure.legend(handles, texts, loc="outside lower center", ncols=len(handles), fontsize=8)
 
 
 def _check(seeds: pd.DataFrame, summary: pd.DataFrame, clean: pd.DataFrame | None) -> None:
+    check_one_kind({"seeds": seeds, "summary": summary} | ({} if clean is None else {"clean": clean}))
     check_rows(seeds, "seeds", ["dose", "model_seed", "value"], ["dose", "model_seed"])
     check_rows(summary, "summary", ["dose", "estimate", "low", "high"], ["dose"])
     if clean is not None:

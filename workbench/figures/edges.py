@@ -10,7 +10,7 @@ from einops import rearrange
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from workbench.figures.frames import check_numbers, check_rows, check_shares
+from workbench.figures.frames import check_numbers, check_one_kind, check_rows, check_shares
 from workbench.figures.grid import DEST, SOURCE, Orientation, check_orientation
 from workbench.figures.squares import WIDE, Scale, Squares, note, paint, side
 from workbench.figures.style import LONGEST, as_array, heading, in_a_row, inches, literal, settled, styled, wrapped
@@ -44,8 +44,9 @@ def dest_source_map(
     orientation: "lecture" has sources in rows and queries in columns, "dest-rows" the transpose.
     columns: panels in a row of the figure, at most.
 
-    Raises ValueError for missing columns, no rows, rows given twice, infinite values, no value at all, hidden edges
-    with a value, edges hidden that are not on the axes, values beyond the limits and an unknown orientation.
+    Raises ValueError for missing columns, no rows, rows given twice, several kinds of model or edits (in columns model
+    and edit), infinite values, no value at all, hidden edges with a value, edges hidden that are not on the axes,
+    values beyond the limits and an unknown orientation.
 
     >>> frame = pd.DataFrame({"dest": "last", "source": ["answer", "other"], "effect": [-0.87, 0.01]})
     >>> axes = dest_source_map(frame).axes[0]
@@ -55,6 +56,7 @@ def dest_source_map(
     check_orientation(orientation)
     frame = effects if isinstance(effects, pd.DataFrame) else _rows_of(effects, value)
     places = [name for name in ("layer", "head") if name in frame]
+    check_one_kind({"frame": frame})
     check_numbers(frame, [value], [*places, "dest", "source"])
     dests, sources = (list(dict.fromkeys(frame[name])) for name in ("dest", "source"))
     names = {"dest": _named(dests, dest_labels), "source": _named(sources, source_labels)}
@@ -82,7 +84,7 @@ def role_weights_map(table: pd.DataFrame, *, title: str | None = None, columns: 
     table: as for `weights_by_role`, which draws the same as rows of dots. Columns layer, head (from 0), dest, source
     (names of roles or relations), weight (a mean, 0..1), model_seed; one row each.
 
-    Raises ValueError for missing columns, no rows, rows given twice and weights outside 0..1.
+    Raises ValueError for missing columns, no rows, rows given twice, several kinds of model and weights outside 0..1.
 
     >>> table = pd.DataFrame({"layer": 0, "head": 0, "dest": "last", "source": ["answer", "other"],
     ...                       "weight": [0.97, 0.01], "model_seed": 0})
@@ -90,6 +92,7 @@ def role_weights_map(table: pd.DataFrame, *, title: str | None = None, columns: 
     ['0.970', '0.010']
     """
     key = ["layer", "head", "dest", "source", "model_seed"]
+    check_one_kind({"table": table})
     check_rows(table, "table", [*key, "weight"], key)
     check_shares(table["weight"], "table's weight")
     return dest_source_map(

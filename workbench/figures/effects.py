@@ -1,6 +1,7 @@
 """Effects of single interventions as frames to draw: by head, by edge, by dose.
 
-What a condition does is read from its interventions; labels are never parsed.
+What a condition does is read from its interventions; labels are never parsed. A figure is of one kind of model and one
+edit: `for (model, edit), own in table.groupby(["model", "edit"])` gives the rows of each.
 """
 
 from __future__ import annotations

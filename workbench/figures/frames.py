@@ -1,6 +1,6 @@
 """What the frames that are drawn must hold."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -36,3 +36,17 @@ def check_numbers(frame: pd.DataFrame, values: Sequence[str], key: Sequence[str]
             raise ValueError(f"the column {value!r} is infinite in some rows; give finite values, or NaN")
         if np.isnan(numbers).all():
             raise ValueError(f"the column {value!r} holds no number; give at least one row a value")
+
+
+def check_one_kind(frames: Mapping[str, pd.DataFrame]) -> None:
+    """Raises ValueError where the columns model or edit of the frames of one figure hold several values between them:
+    it would say the mean over kinds of model, or put several edits in one map."""
+    for column in ("model", "edit"):
+        there = {name: frame for name, frame in frames.items() if column in frame}
+        known = sorted({str(value) for frame in there.values() for value in frame[column].unique()})
+        if len(known) > 1:
+            name = next(iter(there))
+            raise ValueError(
+                f"the column {column!r} of {' and '.join(there)} holds {len(known)} values ({', '.join(known)}), and "
+                f"a figure is of one; choose one, as {name}[{name}[{column!r}] == {known[0]!r}], and draw one for each"
+            )

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
-from workbench.figures.frames import check_numbers
+from workbench.figures.frames import check_numbers, check_one_kind
 from workbench.figures.squares import Scale, Squares, note, paint, side
 from workbench.figures.style import ACCENT, BLUE, heading, settled, styled, wrapped
 
@@ -31,8 +31,8 @@ def layer_head_map(
     squares below it are hatched.
     label: what the colour bar says, `value` without it. marked: (layer, head) to draw a box around.
 
-    Raises ValueError for missing columns, no rows, rows given twice, infinite values, no value at all, and marked heads
-    that the frame lacks.
+    Raises ValueError for missing columns, no rows, rows given twice, several kinds of model or edits (in columns model
+    and edit), infinite values, no value at all, and marked heads that the frame lacks.
 
     >>> frame = pd.DataFrame({"layer": [0, 0, 1, 1], "head": [0, 1, 0, 1], "effect": [0.0, 0.1, -0.02, 0.5]})
     >>> [text.get_text() for text in layer_head_map(frame, value="effect", marked=[(1, 1)]).axes[0].texts[:4]]
@@ -84,8 +84,8 @@ def effect_against_weight(
     is none, the smallest that is large; an effect counts as large whichever way it goes. Ends count.
     marked: (layer, head) to name beside the dot.
 
-    Raises ValueError for missing columns, no rows, rows given twice, NaN or infinite values, marked heads that the
-    frame lacks, and bounds that are not in order.
+    Raises ValueError for missing columns, no rows, rows given twice, several kinds of model or edits (in columns model
+    and edit), NaN or infinite values, marked heads that the frame lacks, and bounds that are not in order.
 
     >>> frame = pd.DataFrame({"layer": 0, "head": [0, 1], "weight": [0.9, 0.01], "effect": [0.0, 0.4]})
     >>> figure = effect_against_weight(frame, weights=(0.1, 0.5), effects=(0.01, 0.1))
@@ -186,6 +186,7 @@ def _legend(figure: Figure, axes: Axes, frame: pd.DataFrame, idle: np.ndarray, h
 
 
 def _checked(frame: pd.DataFrame, values: Sequence[str], marked: Heads) -> list[tuple[int, int]]:
+    check_one_kind({"frame": frame})
     check_numbers(frame, values, ["layer", "head"])
     there = set(zip(frame["layer"], frame["head"], strict=True))
     marks = [(int(layer), int(head)) for layer, head in marked]

@@ -11,6 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 from workbench.figures.frames import check_rows, check_shares
 from workbench.figures.style import ACCENT, BLUE, in_a_row, inches, literal, settled, styled, wrapped
+from workbench.tables import percent
 
 DOTS = (0.04, 0.34)  # the band of a row, below its middle, in which the seeds lie
 MARK = -0.12  # the mean, above the middle
@@ -143,10 +144,10 @@ def _mean(axes: Axes, row: int, estimate: float, low: float, high: float, *, wri
         ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}
         axes.text(0.02, row, "not measured", va="center", fontsize=8, color="0.35", style="italic", bbox=ground)
         return
-    text = f"{estimate:.1%}"
+    text = percent(estimate)
     if not np.isnan(low):
         axes.plot([low, high], [row + MARK] * 2, color="black", linewidth=1.8, label="interval", clip_on=False)
-        text += f"  [{low:.1%}, {high:.1%}]"
+        text += f"  [{percent(low)}, {percent(high)}]"
     axes.plot(
         [estimate], [row + MARK], "D", markersize=6, color=ACCENT, markeredgecolor="black", markeredgewidth=0.8,
         label="mean", clip_on=False, zorder=4,
@@ -162,7 +163,7 @@ def _reference_lines(axes: Axes, references: Mapping[str, float], width: float) 
     """Dashed lines named above the axes, on as many levels as keep the names and their leaders apart."""
     levels: list[tuple[float, int]] = []
     for name, value in sorted(references.items(), key=lambda item: -item[1]):
-        text = f"{literal(name)} {value:.1%}"
+        text = f"{literal(name)} {percent(value)}"
         reach = value + (inches(text, 8) + 0.1) / width
         level = max((taken + 1 for start, taken in levels if start < reach), default=0)
         levels.append((value, level))
