@@ -159,7 +159,7 @@ def outcomes(decoder=(), encoder=(), right=(), left=(), causal=(), weights=(), a
     pronoun = frame({DECODER: {**ANSWERS, **dict(decoder)}, ENCODER: {**ANSWERS, **dict(encoder)}}, WEIGHTS)
     seeds = pronoun["model_seed"] * 1e-3
     pronoun["last-referent-2"] += seeds
-    pronoun.loc[pronoun["model"] == DECODER, "it-referent-1"] += seeds[pronoun["model"] == DECODER]
+    pronoun["it-referent-1"] += seeds
     pronoun.loc[pronoun["model"] == ENCODER, "it-referent-1"] += 0.1
     for (kind, name), value in dict(weights).items():
         pronoun.loc[pronoun["model"] == kind, name] = value + seeds[pronoun["model"] == kind]
