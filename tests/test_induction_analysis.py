@@ -91,7 +91,7 @@ def test_controls_cut_as_many_edges_of_the_same_rows():
     from workbench.models.built import build
 
     batch = derive(build(configs()[TWO], seed=0), task().sample(20, seed=0), study(1).derived)
-    for name in ("match", "previous"):
+    for name in ("match", "previous", "same"):
         edges, control = batch.relations[name], batch.relations[f"{name}-control"]
         assert torch.equal(edges.sum(-1), control.sum(-1))
         assert not (edges & control).any()
