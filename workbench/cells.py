@@ -55,8 +55,8 @@ def configuration(model: Any) -> str:
     else:
         values = getattr(config, "__dict__", {})
     kept = {name: value for name, value in values.items() if name not in UNSAID}
-    said = [type(inner).__name__, kept, getattr(type(config), "MEANING", None)]
-    return json.dumps(said, sort_keys=True, default=_plainly)
+    defined = [type(inner).__name__, kept, getattr(type(config), "MEANING", None)]
+    return json.dumps(defined, sort_keys=True, default=_plainly)
 
 
 def _plainly(value: Any) -> str:

@@ -161,5 +161,3 @@ def _values(one: Intervention, selected: Tensor, batch: Batch, donors: Donors) -
     align = "position" if isinstance(what, Freeze) else what.align  # type: ignore[union-attr]
     taken = lining.aligned(selected, counted(donor, key[0]), where.pos, align, label)
     return lining.take(donors.value(name, donor, key, _needed(key, selected, taken, batch, donors)), taken)
-
-
