@@ -75,9 +75,11 @@ def cutting(model: Any, batch: Batch) -> float:
         edit = cut(Edges(layer=layer, head=0, source="largest", **_where(part)))
         edited = _related(batch, part, largest)
         after = record(model, edited, [(_site(part, "pattern"), layer)], [edit])[_site(part, "pattern"), layer]
-        lost = (weights[:, 0].double() * largest).sum(-1, keepdim=True)
+        # 1 − w is the sum of the others; of weights in 32 bits the difference would be rounding where w is nearly 1.
+        site = (_site(part, "scores"), layer)
+        others = record(model, batch, [site])[site][:, 0].double().exp().masked_fill(largest, 0.0)
         want = weights.double().clone()
-        want[:, 0] = torch.where(rows[:, :, None], want[:, 0].masked_fill(largest, 0.0) / (1 - lost), want[:, 0])
+        want[:, 0] = torch.where(rows[:, :, None], others / others.sum(-1, keepdim=True).clamp_min(1e-300), want[:, 0])
         _changed(model, edited, edit)
         worst = max(worst, _far(after, want))
     return worst
