@@ -34,6 +34,7 @@ from workbench import cells as cells_of
 from workbench.blocks import read_whole
 from workbench.checkpoints import Trained, key
 from workbench.executors import RETRIES
+from workbench.genuine import digest_of
 from workbench.measuring import shared
 from workbench.outcome import write_outcome
 from workbench.store import Store
@@ -203,10 +204,8 @@ def test_a_block_that_is_damaged_while_the_study_runs_is_measured_again(tmp_path
 def test_two_models_of_one_definition_and_other_weights_in_one_study_are_two(tmp_path, measured):
     """As trained on two kinds of machine; the store keeps the first one's cells."""
     definition = {"task": {}, "config": {}, "recipe": {}, "seed": 0}
-    both = {
-        name: [Trained(model(seed), 0, Path(), [], {"definition": definition, "weights_sha256": name})]
-        for seed, name in enumerate("ab")
-    }
+    about = [{"definition": definition, "weights_sha256": digest_of(model(seed))} for seed in (0, 1)]
+    both = {name: [Trained(model(seed), 0, Path(), [], about[seed])] for seed, name in enumerate("ab")}
     fresh = ran(None, None, both)
     measured.clear()
     equal(ran(tmp_path, None, both), fresh)
@@ -373,7 +372,8 @@ def test_a_checkpoint_trained_again_to_other_weights_is_measured_again(tmp_path,
     """The same definition, other weights, as another machine may train them: never the other's cells."""
     definition = {"task": {}, "config": {}, "recipe": {}, "seed": 0}
     one, other = (
-        Trained(model(seed), 0, Path(), [], {"definition": definition, "weights_sha256": str(seed)}) for seed in (0, 1)
+        Trained(model(seed), 0, Path(), [], {"definition": definition, "weights_sha256": digest_of(model(seed))})
+        for seed in (0, 1)
     )
     first = ran(tmp_path, given={"one": [one]})
     second = ran(tmp_path, given={"one": [other]})

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from tqdm import tqdm
 
 from tasks.lookup import Lookup
-from workbench import fitting, training
+from workbench import fitting, progress, training
 from workbench.batch import UNREAD, Batch
 from workbench.fitting import fit, fit_ensemble, fresh, training_batches
 from workbench.metrics import accuracy
@@ -344,7 +344,7 @@ def test_several_configurations_give_the_bits_each_gives_alone_in_the_order_aske
 
 def test_several_configurations_have_one_bar_of_all_steps(tmp_path, monkeypatch):
     bars = []
-    monkeypatch.setattr(training, "tqdm", lambda **options: bars.append(tqdm(**options)) or bars[-1])
+    monkeypatch.setattr(progress, "tqdm", lambda **options: bars.append(tqdm(**options)) or bars[-1])
     each(tmp_path, CONFIGS)
     each(tmp_path, CONFIGS)
     assert [bar.total for bar in bars] == [2 * 2 * SHORT.steps]

@@ -15,25 +15,33 @@ def check_genuine(label: str, trained: Trained) -> None:
     """Raises ValueError where the weights of a model that was trained or loaded are no longer those that its record
     names: its results would be kept, and found again, under another model's name. One in another dtype is compared with
     its checkpoint in that dtype."""
-    if "definition" not in trained.about:
+    if "definition" not in trained.about or "weights_sha256" not in trained.about:
         return
-    state = {name: value.detach().cpu().contiguous() for name, value in trained.model.state_dict().items()}
-    if hashlib.sha256(write_tensors(state)).hexdigest() == trained.about.get("weights_sha256"):
+    if digest_of(trained.model) == trained.about["weights_sha256"]:
         return
-    if not _cast(trained, state):
+    if not _cast(trained):
         raise ValueError(
             f"{label!r}, model seed {trained.seed}: its weights are no longer those of its checkpoint ({trained.folder}"
             "); to study it as it is now, hand over the bare model (trained.model), which is known by its weights"
         )
 
 
-def _cast(trained: Trained, state: dict[str, torch.Tensor]) -> bool:
+def digest_of(model: Any) -> str:
+    """SHA-256 of a model's weights as `checkpoints.save` writes them."""
+    return hashlib.sha256(write_tensors(_state(model))).hexdigest()
+
+
+def _state(model: Any) -> dict[str, torch.Tensor]:
+    return {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+
+
+def _cast(trained: Trained) -> bool:
     """Whether these are the checkpoint's weights in another dtype."""
     from workbench.checkpoints import load
 
     if not (trained.folder / "model.json").is_file():
         return False
-    known = load(trained.folder).model.state_dict()
+    known, state = load(trained.folder).model.state_dict(), _state(trained.model)
     return known.keys() == state.keys() and all(
         torch.equal(known[name].to(state[name].dtype), state[name]) for name in known
     )
