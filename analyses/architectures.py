@@ -77,7 +77,8 @@ def main(*, out: Path, seeds: int | None = None, quick: bool = False, progress: 
                    "kinds": len(known)},
             trained=trained,
             studies={"clean": study},
-            tasks={kind.task.name: kind.task for kind in known.values()},
+            tasks={kind.task.name: kind.task for kind in known.values()}
+            | {f"{kind.task.name}, measured": kind.test for kind in known.values() if kind.test is not None},
         ),
     )  # fmt: skip
 

@@ -40,7 +40,7 @@ def battery(model: Any, batch: Batch) -> dict[str, float]:
 
 
 def clean(model: Any, batch: Batch) -> float:
-    """a run without interventions gives the model's own logits, bit for bit; at the positions read within rounding"""
+    """without edits, a run gives the model's own logits bit for bit, and at the read positions alone within rounding"""
     own, ran = model.logits(batch, None), run(model, batch)
     if not torch.equal(own.detach(), ran.logits):
         return float("inf")

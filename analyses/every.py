@@ -64,6 +64,11 @@ def page(table: pd.DataFrame, failed: list[str], quick: bool) -> str:
     lines += [f"**{name} failed and has no verdicts here.**\n" for name in failed]
     for name, rows in table.groupby("analysis", sort=False):
         lines += [f"## [{name}]({name}/README.md)", "", "| claim | verdict |", "| --- | --- |"]
-        lines += [f"| {markdown_text(str(row.statement))} | {row.verdict} |" for row in rows.itertuples()]
+        lines += [f"| {_said(str(row.statement))} | {row.verdict} |" for row in rows.itertuples()]
         lines.append("")
     return "\n".join(lines)
+
+
+def _said(statement: str) -> str:
+    """Markdown of a statement, in which words between backticks stay code."""
+    return markdown_text(statement).replace("\\`", "`")

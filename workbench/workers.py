@@ -102,14 +102,12 @@ def unbroken() -> Iterator[None]:
 
 def _start_the_server() -> None:
     """Workers take their signals from the process that starts them: one that begins just when Ctrl-C is pressed would
-    print a traceback of its own. This process ends them."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print a traceback of its own. Held back and not ignored: one that is pressed meanwhile comes when this is done."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
