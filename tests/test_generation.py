@@ -15,6 +15,7 @@ from workbench import (
     EncoderDecoder,
     EncoderDecoderConfig,
     Heads,
+    Mask,
     MissingExamples,
     ModelConfig,
     Transformer,
@@ -322,3 +323,10 @@ def test_more_tokens_than_the_model_has_positions_are_refused():
 def test_every_log_probability_is_that_of_what_was_said():
     got = generate(SMALL, PROMPTS, 3, how="sample", seed=1)
     assert all(math.isfinite(one) and one < 0 for one in got.log_prob.tolist())
+
+
+def test_a_model_that_reads_in_both_directions_does_not_generate():
+    told = {"d_vocab": WORDS, "n_ctx": 8, "d_model": 8, "n_layers": 2, "n_heads": 1}
+    both = Transformer(ModelConfig(**told, masks=(Mask(), Mask(causal=False))), seed=0)
+    with pytest.raises(ValueError, match="positions read what comes after them"):
+        generate(both, PROMPTS, 1)

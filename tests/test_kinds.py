@@ -488,3 +488,16 @@ def test_a_place_in_a_pair_must_say_its_part(kind):
 def test_a_model_is_not_a_mapping_of_sides():
     assert isinstance(read_config(config_of().model_dump()), ModelConfig)
     assert isinstance(read_config(pair_of().model_dump()), EncoderDecoderConfig)
+
+
+def test_one_mask_without_a_list_is_answered_with_the_list():
+    with pytest.raises(ValueError, match=r"masks are one or more, in a list: masks=\[Mask\(causal=False"):
+        ModelConfig(d_vocab=5, n_ctx=4, d_model=4, n_layers=1, n_heads=1, masks=Mask(causal=False))
+
+
+def test_an_alignment_in_self_attention_and_one_without_an_edge_are_told_as_such():
+    batch = batch_for(KINDS[PAIRS[0]])
+    none = torch.zeros(*batch.tokens.shape, batch.context.tokens.shape[1], dtype=torch.bool)
+    batch = batch.with_context(batch.context, nothing=none)
+    with pytest.raises(KeyError, match="'nothing' is an alignment: edges to the context, which kind='cross' names"):
+        batch.edges(None, "nothing", "decoder")

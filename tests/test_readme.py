@@ -36,3 +36,12 @@ def test_the_readme_has_the_scripts_it_promises():
 @pytest.mark.parametrize("path", re.findall(r"\]\((?!http)([^)#]+)\)", README))
 def test_what_the_readme_links_to_is_there(path):
     assert (Path(__file__).parent.parent / path).exists(), path
+
+
+def test_the_study_of_the_readme_can_be_read(tmp_path):
+    from workbench import read_study
+
+    (text,) = re.findall(r"```toml\n(format = 1.*?)```", README, re.DOTALL)
+    (tmp_path / "study.toml").write_text(text)
+    study = read_study(tmp_path / "study.toml")
+    assert len(study.conditions) == 13 and list(study.models) == ["two layers"]

@@ -135,6 +135,8 @@ class Batch:
             return related[source] & rows
         if source is not None and source not in sources.roles:
             known = sorted([*sources.roles, *related])
+            if source in self.alignments:
+                raise KeyError(f"{source!r} is an alignment: edges to the context, which kind='cross' names")
             raise KeyError(f"no role or relation {source!r}. {nearest(source, known)}")
         return rows & sources.role(source)[:, None, :]
 

@@ -46,4 +46,5 @@ def _validation(error: Any) -> str:
         said = fault["msg"].removeprefix("Value error, ")
         got = "" if not where or isinstance(fault["input"], dict) else f" (got {fault['input']!r})"
         faults.append(f"{where}: {said}{got}" if where else said)
-    return " ".join(f"{error.title}: {'; '.join(faults)}".split())
+    title = "" if error.title.startswith("tagged-union") else f"{error.title}: "
+    return " ".join(f"{title}{'; '.join(faults)}".split())

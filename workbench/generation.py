@@ -271,6 +271,12 @@ def _marked(said: Batch) -> Batch:
 def _check(model: Any, prompts: Batch, n_new: int, choice: _Choice, seed: int | None, end: int | None) -> None:
     if choice.how not in HOWS:
         raise ValueError(f"how={choice.how!r}. {nearest(str(choice.how), list(HOWS))}")
+    part = "decoder" if "decoder" in model.parts else ""
+    if any(model.sees(prompts, part, layer).triu(1).any() for layer in range(model.parts[part].n_layers)):
+        raise ValueError(
+            "this model's positions read what comes after them, so that it cannot go on from a prompt; generate with "
+            "causal masks"
+        )
     if n_new < 1:
         raise ValueError(f"n_new is {n_new}; ask for 1 token or more")
     if not prompts.valid.any(1).all():

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from workbench.interventions import Intervention
+from workbench.operations import Operation
 
 
 def grid(
@@ -41,6 +44,11 @@ def combinations(axes: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
         yield {**axes, **dict(zip(several, chosen, strict=True))}
 
 
+def _operation(said: Mapping[str, Any]) -> Any:
+    """An operation by its name; a fault is then told of this one and not of every kind that there is."""
+    return TypeAdapter(Operation).validate_python(dict(said))
+
+
 def declared(where: Mapping[str, Any], what: Mapping[str, Any]) -> dict[str, list[Intervention]]:
     """As `grid`, from what a file says of place and operation: any value may be a list."""
     for name, said in {"where": where, "what": what}.items():
@@ -49,7 +57,7 @@ def declared(where: Mapping[str, Any], what: Mapping[str, Any]) -> dict[str, lis
     out: dict[str, list[Intervention]] = {}
     for place in combinations(where):
         for operation in combinations(what):
-            one = Intervention.model_validate({"where": place, "what": operation})
+            one = Intervention.model_validate({"where": place, "what": _operation(operation)})
             if str(one) in out:
                 raise ValueError(f"a grid names {str(one)!r} twice; its lists hold something twice")
             out[str(one)] = [one]

@@ -92,6 +92,8 @@ def _reason(one: Intervention, batch: Batch, example: int) -> str:
             return f"role {name!r} is empty"
     if where.source is not None and where.source in related and not related[where.source][example].any():
         return f"relation {where.source!r} is empty"
+    if not batch.edges(where.dest, where.source, where.in_model)[example].any():
+        return f"{where.source!r} has no edge at {where.dest!r}"
     return "the mask already hides every edge asked for"
 
 

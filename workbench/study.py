@@ -43,8 +43,8 @@ class Study(Named):
     run. n, data_seed: the examples. on_missing: "skip" drops an example that some condition cannot act on from EVERY
     condition, and counts it.
 
-    Raises ValidationError (a ValueError) for unknown keys, a `custom` intervention (a function cannot be declared), and
-    weights without a condition in which to record them.
+    Raises TypeError for unknown keys, ValidationError (a ValueError) for a `custom` intervention (a function cannot be
+    declared), and weights without a condition in which to record them.
 
     >>> from workbench import Edges, cut
     >>> Study(conditions={"clean": [], "cut": [cut(Edges(layer=1, dest="last", source="answer"))]}, n=10, data_seed=0).n

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from workbench.faults import paragraph
 from workbench.grids import combinations, declared
 from workbench.study import Study
 
@@ -73,8 +74,15 @@ def _expanded(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     conditions = dict(values.get("conditions", {}))
     for name, said in grids.items():
         if not isinstance(said, dict) or set(said) != {"where", "what"}:
-            raise ValueError(f"{path}: grids.{name} has 'where' and 'what'; there is {sorted(said)}")
-        for label, edits in declared(said["where"], said["what"]).items():
+            raise ValueError(
+                f"{path}: grids.{name} needs 'where' and 'what', as where = {{ type = \"edges\", layer = [0, 1], "
+                f"dest = \"last\" }} and what = {{ op = \"cut\" }}; there is {sorted(said)}"
+            )
+        try:
+            made = declared(said["where"], said["what"])
+        except ValueError as error:
+            raise ValueError(f"{path}: grids.{name}: {_sentence(error)}") from error
+        for label, edits in made.items():
             if label in conditions:
                 raise ValueError(f"{path}: grids.{name} and another condition are both labelled {label!r}")
             conditions[label] = edits
@@ -89,6 +97,11 @@ def _expanded(path: Path, values: dict[str, Any]) -> dict[str, Any]:
                 raise ValueError(f"{path}: two models are labelled {name!r}; a list in a config names each value once")
             models[name] = one
     return {**values, "conditions": conditions, "models": models}
+
+
+def _sentence(error: ValueError) -> str:
+    """An error's words, pydantic's in one paragraph."""
+    return paragraph(error) or str(error)
 
 
 def _sizes(label: str, said: Any) -> list[tuple[str, Any]]:

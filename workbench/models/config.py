@@ -88,6 +88,8 @@ class ModelConfig(Frozen):
         if not isinstance(values, dict):
             return values
         values = dict(values)
+        if isinstance(values.get("masks"), Mask | dict):
+            raise ValueError(f"masks are one or more, in a list: masks=[{values['masks']!r}]")
         width, heads = values.get("d_model"), values.get("n_heads")
         if isinstance(width, int) and isinstance(heads, int) and heads > 0:
             if not values.get("d_head"):
