@@ -7,7 +7,7 @@ STAMP := .venv/.complete
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --benchmark-disable
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup test test-slow reproduce conformance rxnmapper mutants lint clean
+.PHONY: help setup test test-slow reproduce reproduce-all conformance rxnmapper mutants lint clean
 .DELETE_ON_ERROR:
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make test       the tests, without those marked slow"
 	@echo "make test-slow  the tests marked slow"
 	@echo "make reproduce  trains, intervenes, measures; writes the lecture's report to runs/reports"
+	@echo "make reproduce-all  every analysis, 3 models of each kind, to runs/reports"
 	@echo "make conformance  the battery of behaviours over this workbench and four other tools, to reports/conformance"
 	@echo "make rxnmapper  fetches a published model, and cuts its heads, to reports/rxnmapper"
 	@echo "make mutants    plants ten faults one by one in a copy of the source; a test must find each"
@@ -40,6 +41,9 @@ test-slow: setup
 
 reproduce: setup
 	$(BIN)/workbench reproduce lecture --out runs/reports
+
+reproduce-all: setup
+	$(BIN)/workbench reproduce all --out runs/reports
 
 conformance: setup
 	$(BIN)/workbench reproduce conformance
