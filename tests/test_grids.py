@@ -77,7 +77,7 @@ def test_a_grid_in_a_file_is_its_conditions(tmp_path):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (GRID.replace('what = { op = "cut" }', ""), r"grids.cuts needs 'where' and 'what', as .*; there is \['where'\]"),
+        (GRID.replace('what = { op = "cut" }', ""), r"grids.cuts needs 'where' and .what., .*; there is \['where'\]"),
         (GRID.replace("[0, 1]", "[]"), "the grid's 'layer' is empty"),
         (GRID.replace("clean = []", '"cut L0H0 last←every" = []'), "another condition are both labelled"),
         (GRID.replace("layer", "lyaer"), "lyaer"),

@@ -76,7 +76,7 @@ def _expanded(path: Path, values: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(said, dict) or set(said) != {"where", "what"}:
             raise ValueError(
                 f"{path}: grids.{name} needs 'where' and 'what', as where = {{ type = \"edges\", layer = [0, 1], "
-                f"dest = \"last\" }} and what = {{ op = \"cut\" }}; there is {sorted(said)}"
+                f'dest = "last" }} and what = {{ op = "cut" }}; there is {sorted(said)}'
             )
         try:
             made = declared(said["where"], said["what"])
