@@ -68,7 +68,7 @@ def two_steps(task: Lookup | Induction, masks: Sequence[Mask]) -> float:
     position that is read reads the answer.
 
     >>> two_steps(Lookup(), [Mask(), Mask(window=4)]), two_steps(Lookup(), [Mask()])
-    (0.5, 0.0)
+    (0.5, 0)
     """
     layers = seen(masks, task.length)
     pairs = [(first, second) for index, second in enumerate(layers) for first in layers[:index]]

@@ -22,6 +22,7 @@ class Mask(Frozen):
     source and are read by all, beside the window and the block ("global attention", the same section). With neither
     window nor block every source is read. `causal` holds over all of these.
 
+    >>> import torch
     >>> from workbench.models.masks import visible
     >>> visible(Mask(window=2), torch.arange(4)[None])[0].int().tolist()
     [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
