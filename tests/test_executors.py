@@ -467,3 +467,13 @@ def test_a_results_frame_is_one_again_after_parquet(task, tmp_path):
         check(again)
         pd.testing.assert_frame_equal(summary(again), summary(frame))
         assert again["skipped"].isna().equals(frame["skipped"].isna())
+
+
+@pytest.mark.parametrize(("where", "gpus"), [("cpu", 0), ("cuda:1", 1)])
+def test_a_block_asks_for_a_gpu_where_its_model_lies_on_one(where, gpus):
+    from types import SimpleNamespace
+
+    from workbench.executors import resources
+
+    model = SimpleNamespace(parameters=lambda: iter([SimpleNamespace(device=torch.device(where))]))
+    assert resources(model) == {"num_cpus": 1, "num_gpus": gpus}

@@ -235,19 +235,25 @@ def _ray(commons: Sequence[Shared], address: str | None, processes: int | None) 
     if begun:
         ray.init(address=address, include_dashboard=False, log_to_driver=False)
     there, models = [ray.put(common) for common in commons], {}
-    task = ray.remote(num_cpus=1, max_retries=RETRIES)(_on_a_node)
+    task = ray.remote(max_retries=RETRIES)(_on_a_node)
 
     def submit(order: Order, conditions: Sequence[str]) -> Any:
         model = order.trained.model
         if id(model) not in models:
             models[id(model)] = ray.put(model)
-        return task.remote(models[id(model)], list(conditions), there[order.part])
+        wanted = task.options(**resources(model))
+        return wanted.remote(models[id(model)], list(conditions), there[order.part])
 
     try:
         yield submit, processes or max(int(ray.cluster_resources().get("CPU", 1)), 1)
     finally:
         if begun:
             ray.shutdown()
+
+
+def resources(model: Any) -> dict[str, int]:
+    """What a block asks of a cluster: a processor, and a GPU where its model lies on one."""
+    return {"num_cpus": 1, "num_gpus": int(next(model.parameters()).device.type == "cuda")}
 
 
 def _on_a_node(model: Any, conditions: Sequence[str], common: Shared) -> dict[str, Cell]:
