@@ -1,10 +1,25 @@
-"""What `run_with_cache` gives for a post-norm model."""
+"""What TransformerLens' users ask of a model: its `cfg`, and what `run_with_cache` gives for a post-norm one."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+from torch import Tensor
 from transformer_lens import ActivationCache
+
+from workbench.models.config import ModelConfig
+
+
+def as_lens(config: ModelConfig, weight: Tensor) -> SimpleNamespace:
+    """A stack's configuration under TransformerLens' names, with the device and dtype of its weights."""
+    return SimpleNamespace(
+        **config.model_dump(),
+        n_key_value_heads=None if config.n_kv_heads == config.n_heads else config.n_kv_heads,
+        normalization_type=None if config.norm == "none" else "LN",
+        device=weight.device,
+        dtype=weight.dtype,
+    )
 
 
 class PostNormCache(ActivationCache):

@@ -14,6 +14,7 @@ from transformer_lens.HookedRootModule import HookedRootModule
 from workbench import proof
 from workbench.anatomy import Part
 from workbench.batch import Batch
+from workbench.models.cache import as_lens
 from workbench.models.config import EncoderDecoderConfig
 from workbench.models.given import given
 from workbench.models.layers import Block, CrossBlock, picked
@@ -122,14 +123,7 @@ class EncoderDecoder(HookedRootModule):
     @property
     def cfg(self) -> SimpleNamespace:
         """The decoder's configuration under TransformerLens' names."""
-        weight, config = self.unembed.W_U, self.config.decoder
-        return SimpleNamespace(
-            **config.model_dump(),
-            n_key_value_heads=None if config.n_kv_heads == config.n_heads else config.n_kv_heads,
-            normalization_type=None if config.norm == "none" else "LN",
-            device=weight.device,
-            dtype=weight.dtype,
-        )
+        return as_lens(self.config.decoder, self.unembed.W_U)
 
     def forward(
         self,

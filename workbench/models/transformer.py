@@ -15,7 +15,7 @@ from transformer_lens.HookedRootModule import HookedRootModule
 from workbench import proof
 from workbench.anatomy import Part
 from workbench.batch import Batch
-from workbench.models.cache import PostNormCache
+from workbench.models.cache import PostNormCache, as_lens
 from workbench.models.config import ModelConfig
 from workbench.models.given import given
 from workbench.models.layers import Block
@@ -107,14 +107,7 @@ class Transformer(Stack, HookedRootModule):
     @property
     def cfg(self) -> SimpleNamespace:
         """The configuration under TransformerLens' names."""
-        weight, config = self.embed.W_E, self.config
-        return SimpleNamespace(
-            **config.model_dump(),
-            n_key_value_heads=None if config.n_kv_heads == config.n_heads else config.n_kv_heads,
-            normalization_type=None if config.norm == "none" else "LN",
-            device=weight.device,
-            dtype=weight.dtype,
-        )
+        return as_lens(self.config, self.embed.W_E)
 
     def forward(
         self,
