@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -61,12 +61,19 @@ class Sight:
 
     model: Any
     batch: Batch
-    _known: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    known: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    _kept: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, part: str, layer: int) -> Tensor:
-        if (part, layer) not in self._known:
-            self._known[part, layer] = self.model.sees(self.batch, part, layer)
-        return self._known[part, layer]
+        if (part, layer) not in self.known:
+            self.known[part, layer] = self.model.sees(self.batch, part, layer)
+        return self.known[part, layer]
+
+    def kept(self, name: str, find: Callable[[], Any]) -> Any:
+        """What follows from the masks, found once."""
+        if name not in self._kept:
+            self._kept[name] = find()
+        return self._kept[name]
 
 
 def check_place(model: Any, where: Location, label: str) -> None:

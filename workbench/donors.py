@@ -108,7 +108,8 @@ class Donors:
     """Clean runs of the donor batches, and of the batch itself (under None), recorded once each.
 
     batch: the examples that run; kept [batch]: their indices in the batch handed in, of `n` examples. A donor that is
-    matched with the batch example by example is cut down to the same ones; a reference for means is used whole.
+    matched with the batch example by example is cut down to the same ones; a reference for means is used whole, and
+    what is known of one that is whole holds for other examples too.
     """
 
     model: Any
@@ -119,6 +120,7 @@ class Donors:
     positions: Positions
     chunk_size: int
     _values: dict[tuple, Tensor] = field(default_factory=dict)
+    _whole: dict[tuple, Tensor] = field(default_factory=dict)
 
     def whole(self, name: str, label: str) -> Batch:
         """The donor batch of that name, as it was handed in."""
@@ -147,12 +149,13 @@ class Donors:
         """
         read = self._reading(donor, key, needed)
         kept = (name, len(donor), key, read is None)
-        if kept not in self._values:
+        values = self._whole if name is not None and donor is self.named.get(name) else self._values
+        if kept not in values:
             value = execute(self.model, donor, read=read, keep=[key], chunk_size=self.chunk_size).kept[key]
             if read is not None and self._only_read(key):
                 value = _spread(value, read, site(key[0]).position_axis, donor.tokens.shape[1])
-            self._values[kept] = value
-        return self._values[kept]
+            values[kept] = value
+        return values[kept]
 
     def record_clean(self, keys: Sequence[Key]) -> None:
         """Records several sites of the batch's own clean run in one pass, instead of one each when they are asked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +34,8 @@ class Edit:
     change: (target, selected, **tensors) → a new target, on [batch head dest source] or [batch pos (head) width].
     made: where its work is, of `selected`'s shape (None: there); erases: where it wipes out the work of edits before it
     (None: nowhere); lasting: no part of its work may be
-    replaced by another value; restores: it puts values in place.
+    replaced by another value; restores: it puts values in place. alike: edits of one site with equal `alike` change
+    their target by the same rule, so that several can be made at once (None: by a rule of its own).
     """
 
     label: str
@@ -47,6 +49,7 @@ class Edit:
     erases: Tensor | None = None
     lasting: bool = False
     restores: bool = False
+    alike: Any = None
 
     @property
     def key(self) -> Key:
@@ -56,7 +59,14 @@ class Edit:
     def rows(self) -> Tensor:
         """The rows or positions acted on, [batch pos]."""
         assert self.selected is not None
-        return self.selected.any(-1) if self.selected.ndim == 3 else self.selected
+        return self.rows_of(len(self.selected))
+
+    def rows_of(self, n: int) -> Tensor:
+        """The rows or positions acted on in the first examples, [n pos]: those with something selected, and those that
+        lose all else."""
+        assert self.selected is not None
+        selected = self.selected[:n].any(-1) if self.selected.ndim == 3 else self.selected[:n]
+        return selected | self.tensors["rows"][:n] if "rows" in self.tensors else selected
 
     def narrowed(self, examples: slice, read: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """What is selected and needed in some examples, at the positions computed ([batch read], or None: at all)."""

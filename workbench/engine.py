@@ -1,20 +1,36 @@
-"""Many conditions of one model on one batch, and what of each had to be computed."""
+"""Many conditions of one model on one batch: what an edit cannot change is computed once, in the clean run, and only
+the rows that it can change are computed anew.
+
+Where the fast path does not apply, a condition goes through hooks in a pass of its own, and says why.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from workbench.batch import Batch
+from workbench.block import Outcome, outcomes
 from workbench.donors import Positions
-from workbench.interventions import Intervention, donor_names
+from workbench.hooks import alone
+from workbench.interventions import Intervention
 from workbench.metrics import AGAINST_CLEAN, METRICS
-from workbench.running import OnMissing, Run, run
+from workbench.nearest import nearest
+from workbench.operations import Resample
+from workbench.running import Run, said_idle
+from workbench.scene import OnMissing, Say, Scene, check_used, scene_of
+
+__all__ = ["Engine", "Measured", "measure_each", "run_each"]
 
 Engine = Literal["auto", "hooks"]
+Lists = Mapping[str, Sequence[Intervention]]
+
+CEILING = 256 * 2**20
+"""Bytes of the clean run, and of logits, that are held at once."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,48 +48,10 @@ class Measured:
     engine: str
 
 
-def measure_each(
-    model: Any,
-    batch: Batch,
-    conditions: Mapping[str, Sequence[Intervention]],
-    metrics: Sequence[str] = ("accuracy",),
-    *,
-    donors: Mapping[str, Batch] | None = None,
-    on_missing: OnMissing = "raise",
-    left_out: Mapping[int, str] | None = None,
-    chunk_size: int = 4096,
-    engine: Engine = "auto",
-) -> dict[str, Measured]:
-    """Metrics of a model under each condition, label → interventions; every condition sees the same examples."""
-    runs = run_each(
-        model,
-        batch,
-        {"": [], **conditions},
-        donors=donors,
-        positions="read",
-        on_missing=on_missing,
-        left_out=left_out,
-        chunk_size=chunk_size,
-        engine=engine,
-    )
-    clean, out = runs[""], {}
-    for label in conditions:
-        one = runs[label]
-        values = {
-            name: AGAINST_CLEAN[name](one.logits, one.batch, clean.logits)
-            if name in AGAINST_CLEAN
-            else METRICS[name](one.logits, one.batch)
-            for name in metrics
-        }
-        same = bool((one.logits == clean.logits).all())
-        out[label] = Measured(values, one.kept, one.skipped, one.notes, same, "hooks")
-    return out
-
-
 def run_each(
     model: Any,
     batch: Batch,
-    conditions: Mapping[str, Sequence[Intervention]],
+    conditions: Lists,
     *,
     donors: Mapping[str, Batch] | None = None,
     positions: Positions = "all",
@@ -82,18 +60,188 @@ def run_each(
     chunk_size: int = 4096,
     engine: Engine = "auto",
 ) -> dict[str, Run]:
-    """`run` under each condition, label → interventions; every condition sees the same examples."""
-    out = {}
-    for label, interventions in conditions.items():
-        named = {name: (donors or {})[name] for name in donor_names(interventions)}
-        out[label] = run(
+    """`run` under each condition, label → interventions, all on the same examples: one that any condition lacks is left
+    out of every one of them.
+
+    engine: "auto" computes what a condition's edits can change, beside one clean run, where the model is an own one
+    without hooks of others, in float32 or float64, and no edit is a custom function; elsewhere, and with "hooks"
+    always, each condition is a pass of its own. `Run.engine` says which, and why. Both give the same logits within
+    rounding (DESIGN.md: float64 1e-10, float32 5e-6 × the largest |logit|), and the same notes.
+
+    Raises what `run` raises, with the condition's label before its words.
+
+    >>> from workbench import Edges, ModelConfig, Transformer, cut
+    >>> model = Transformer(ModelConfig(d_vocab=8, n_ctx=3, d_model=8, n_layers=2, n_heads=1), seed=0)
+    >>> last, first = torch.tensor([[False, False, True]]), torch.tensor([[True, False, False]])
+    >>> batch = Batch(torch.tensor([[4, 7, 4]]), torch.tensor([[-100, -100, 7]]), roles={"last": last, "first": first})
+    >>> each = {f"layer {n}": [cut(Edges(layer=n, dest="last", source="first"))] for n in (0, 1)}
+    >>> {label: (list(one.logits.shape), one.engine) for label, one in run_each(model, batch, each).items()}
+    {'layer 0': ([1, 3, 8], 'rows'), 'layer 1': ([1, 3, 8], 'rows')}
+    """
+    logits: dict[str, list[Tensor]] = {label: [] for label in conditions}
+
+    def keep(label: str, found: Outcome, _scene: Scene, _clean: Tensor) -> None:
+        logits[label].append(found.logits)
+
+    scene, ends = _each(
+        model,
+        batch,
+        conditions,
+        donors,
+        positions,
+        on_missing,
+        left_out,
+        chunk_size,
+        engine,
+        _labelled(conditions),
+        keep,
+    )
+    return {
+        label: Run(torch.cat(logits[label]), scene.batch, scene.kept, scene.skipped, end.notes, end.engine)
+        for label, end in ends.items()
+    }
+
+
+def measure_each(
+    model: Any,
+    batch: Batch,
+    conditions: Lists,
+    metrics: Sequence[str] = ("accuracy",),
+    *,
+    donors: Mapping[str, Batch] | None = None,
+    on_missing: OnMissing = "raise",
+    left_out: Mapping[int, str] | None = None,
+    chunk_size: int = 4096,
+    engine: Engine = "auto",
+    say: Say | None = None,
+) -> dict[str, Measured]:
+    """Metrics, by their names in `workbench.metrics`, of a model under each condition; otherwise as `run_each`.
+
+    Examples go by in blocks, of which at most 256 MiB of the clean run and 256 MiB of logits are held at once, beside
+    one value per condition, metric and example. `resample` draws over the whole batch, which is then one block; of a
+    `mean`'s donor the values at its site are held whole. say: label → words before those of an error.
+    """
+    for name in metrics:
+        if name not in METRICS and name not in AGAINST_CLEAN:
+            raise KeyError(f"no metric {name!r}. {nearest(name, [*METRICS, *AGAINST_CLEAN])}")
+    values: dict[str, dict[str, list[Tensor]]] = {label: {name: [] for name in metrics} for label in conditions}
+    same = dict.fromkeys(conditions, True)
+
+    def value(label: str, found: Outcome, scene: Scene, clean: Tensor) -> None:
+        for name in metrics:
+            if name in AGAINST_CLEAN:
+                values[label][name].append(AGAINST_CLEAN[name](found.logits, scene.batch, clean))
+            else:
+                values[label][name].append(METRICS[name](found.logits, scene.batch))
+        same[label] &= found.logits is clean or torch.equal(found.logits, clean)
+
+    scene, ends = _each(
+        model,
+        batch,
+        conditions,
+        donors,
+        "read",
+        on_missing,
+        left_out,
+        chunk_size,
+        engine,
+        say or _labelled(conditions),
+        value,
+    )
+    return {
+        label: Measured(
+            {name: torch.cat(found) for name, found in values[label].items()},
+            scene.kept,
+            scene.skipped,
+            end.notes,
+            same[label],
+            end.engine,
+        )
+        for label, end in ends.items()
+    }
+
+
+def _labelled(conditions: Lists) -> Say:
+    if not isinstance(conditions, Mapping):
+        raise TypeError("conditions come by label, as {'cut': [cut(...)]}, also when there is one")
+    return lambda label: f"condition {label!r}"
+
+
+@dataclass(frozen=True)
+class _End:
+    notes: tuple[str, ...]
+    engine: str
+
+
+def _each(
+    model: Any,
+    batch: Batch,
+    conditions: Lists,
+    donors: Mapping[str, Batch] | None,
+    positions: Positions,
+    on_missing: OnMissing,
+    left_out: Mapping[int, str] | None,
+    chunk_size: int,
+    engine: Engine,
+    say: Say,
+    take: Callable[[str, Outcome, Scene, Tensor], None],
+) -> tuple[Scene, dict[str, _End]]:
+    """Runs block after block, and hands over what each condition gave, with the clean logits."""
+    if engine not in ("auto", "hooks"):
+        raise ValueError(f"engine={engine!r}; there are: 'auto', 'hooks'")
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size is {chunk_size}; it counts examples, 1 or more")
+    with alone(model):
+        whole = scene_of(
             model,
             batch,
-            interventions,
-            donors=named,
+            conditions,
+            donors=donors,
             positions=positions,
             on_missing=on_missing,
             left_out=left_out,
             chunk_size=chunk_size,
+            say=say,
         )
-    return out
+        known: dict[str, list[Outcome]] = {label: [] for label in conditions}
+        for number, scene in enumerate(_blocks(whole, conditions, chunk_size)):
+            clean, found = outcomes(scene, conditions, positions, chunk_size, engine, say, checked=number == 0)
+            if number == 0:
+                check_used(donors, conditions.values())
+            for label, one in found.items():
+                take(label, one, scene, clean)
+                known[label].append(one.without_logits())
+    return whole, {label: _end(found) for label, found in known.items()}
+
+
+def _end(found: Sequence[Outcome]) -> _End:
+    """The notes of all blocks together: numbers of examples add up, and what holds in all of them holds."""
+    prepared = found[-1].prepared.after([one.prepared for one in found[:-1]])
+    idle = [all(each) for each in zip(*(one.idle for one in found), strict=True)]
+    swallowed = [note for note in found[0].swallowed if all(note in one.swallowed for one in found)]
+    engines = list(dict.fromkeys(one.engine for one in found))
+    return _End((*prepared.notes, *said_idle(prepared, idle), *swallowed), "; ".join(engines))
+
+
+def _blocks(scene: Scene, conditions: Lists, chunk_size: int) -> Iterator[Scene]:
+    """The scene's examples in blocks that fit into memory."""
+    changes = [getattr(one.what, "change", one.what) for several in conditions.values() for one in several]
+    n, size = len(scene.batch), min(chunk_size, max(1, CEILING // _bytes(scene, len(conditions))))
+    if n <= size or any(isinstance(what, Resample) for what in changes):
+        yield scene
+        return
+    for at in range(0, n, size):
+        yield scene.part(slice(at, at + size))
+
+
+def _bytes(scene: Scene, n_conditions: int) -> int:
+    """Of one example: its clean run or its logits, whichever is more."""
+    model, each = scene.model, next(scene.model.parameters()).element_size()
+    run = 0
+    for part, shape in model.parts.items():
+        readers, sources = scene.batch.sides(part)
+        n, m = readers.tokens.shape[1], sources.tokens.shape[1]
+        width = getattr(getattr(model, "config", None), "d_model", 1024)
+        run += shape.n_layers * (4 * (n + m) * width + 2 * shape.n_heads * n * m)
+    n_read = int((scene.batch.labels != -100).sum(1).max())
+    return each * max(run, n_conditions * max(1, n_read) * model.n_out)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save as write_tensors
+from torch.nn.modules import module as everywhere
 
 from workbench.checkpoints import Trained
 
@@ -48,8 +49,10 @@ def _cast(trained: Trained) -> bool:
 
 
 def has_hooks(model: Any) -> bool:
-    """Whether a hook stands anywhere in a model. Ours stand only while a model runs."""
+    """Whether a hook stands anywhere in a model, or on every module there is. Ours stand only while a model runs."""
     if not hasattr(model, "modules"):
         return False
     kinds = ("_forward_hooks", "_forward_pre_hooks")
+    if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
+        return True
     return any(getattr(module, kind) for module in model.modules() for kind in kinds)

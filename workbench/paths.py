@@ -101,7 +101,16 @@ def path_edit(one: Intervention, model: Any, batch: Batch, change: Callable[[Int
     values = execute(model, batch, edits, keep=[key], chunk_size=chunk).kept[key]
     selected = counted(batch, key[0]).role(to.pos)
     return Edit(
-        str(one), *key, to.head, selected, put, {"by_head": values}, erases=selected, lasting=True, restores=True
+        str(one),
+        *key,
+        to.head,
+        selected,
+        put,
+        {"by_head": values},
+        erases=selected,
+        lasting=True,
+        restores=True,
+        alike="path",
     )
 
 

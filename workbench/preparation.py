@@ -92,7 +92,7 @@ def _weights_edit(one: Intervention, batch: Batch, sight: Sight, donors: Donors)
         return torch.where(selected[:, None], by_head.movedim(2, 1), target)
 
     place = (str(one), *key, where.head, selected)
-    return Edit(*place, change, {"by_head": line_up(values)}, erases=selected, restores=True)
+    return Edit(*place, change, {"by_head": line_up(values)}, erases=selected, restores=True, alike=what)
 
 
 def _needed(key: Key, selected: Tensor, positions: Tensor, batch: Batch, donors: Donors) -> Tensor | None:
@@ -117,6 +117,7 @@ def vector_edit(one: Intervention, batch: Batch, donors: Donors) -> Edit:
             *place,
             lambda target, selected: torch.where(_wide(selected, target), target * by, target),
             erases=selected if by == 0 else None,
+            alike=what,
         )
     if not isinstance(what, Mean | Resample | Patch | Add | Freeze):
         return Edit(
@@ -124,6 +125,7 @@ def vector_edit(one: Intervention, batch: Batch, donors: Donors) -> Edit:
             lambda target, selected: target.masked_fill(_wide(selected, target), 0.0),
             erases=selected,
             lasting=True,
+            alike=what,
         )
     values = _values(one, selected, batch, donors)
     adding = isinstance(what, Add)
@@ -131,7 +133,8 @@ def vector_edit(one: Intervention, batch: Batch, donors: Donors) -> Edit:
     def change(target: Tensor, selected: Tensor, by_head: Tensor) -> Tensor:
         return torch.where(_wide(selected, target), target + by_head if adding else by_head, target)
 
-    return Edit(*place, change, {"by_head": values}, erases=None if adding else selected, restores=not adding)
+    erases = None if adding else selected
+    return Edit(*place, change, {"by_head": values}, erases=erases, restores=not adding, alike=what)
 
 
 def _wide(selected: Tensor, target: Tensor) -> Tensor:

@@ -65,18 +65,15 @@ def missing(interventions: Sequence[Intervention], batch: Batch, sight: Sight) -
     return out
 
 
-def hidden_edges(interventions: Sequence[Intervention], batch: Batch, sight: Sight) -> list[str]:
-    """A sentence for each intervention some of whose edges the mask hides anyway."""
-    said = []
+def hidden_edges(interventions: Sequence[Intervention], batch: Batch, sight: Sight) -> dict[str, tuple[int, int]]:
+    """Interventions some of whose edges the mask hides anyway: label → how many, of how many."""
+    found = {}
     for one in interventions:
         if isinstance(one.where, Edges) and one.where.source is not None:
             asked = batch.edges(one.where.dest, one.where.source, one.where.in_model)
-            hidden = int((asked & ~sight(one.where.in_model, one.where.layer)).sum())
-            if hidden:
-                said.append(
-                    f"{one}: the mask hides {hidden} of the {int(asked.sum())} edges asked for, with or without it"
-                )
-    return said
+            if hidden := int((asked & ~sight(one.where.in_model, one.where.layer)).sum()):
+                found[str(one)] = hidden, int(asked.sum())
+    return found
 
 
 def _reason(one: Intervention, batch: Batch, example: int) -> str:
@@ -97,9 +94,9 @@ def _reason(one: Intervention, batch: Batch, example: int) -> str:
     return "the mask already hides every edge asked for"
 
 
-def reach(batch: Batch, sight: Sight, part: str, n_layers: int) -> list[Tensor]:
-    """Per layer, the destinations [batch pos] whose vectors can still matter to what is read."""
-    here = batch.labels != UNREAD
+def reach(here: Tensor, sight: Sight, part: str, n_layers: int) -> list[Tensor]:
+    """Per layer, the destinations [batch pos] whose vectors can still matter to the last layer's at `here`
+    [batch pos]."""
     out = [here]
     for layer in range(n_layers - 1, 0, -1):
         here = here | (sight(part, layer) & here[:, :, None]).any(1)
@@ -113,7 +110,8 @@ def reaches(edit: Edit, batch: Batch, sight: Sight, model: Any) -> Tensor:
     if edit.selected is None or edit.layer is None or part == "encoder" or not model.by_position:
         return torch.ones(len(batch), dtype=torch.bool, device=batch.device)
     reading = "decoder" if part == "cross" else part
-    dest = reach(batch, sight, reading, model.parts[reading].n_layers)[edit.layer]
+    n_layers = model.parts[reading].n_layers
+    dest = sight.kept("reach", lambda: reach(batch.labels != UNREAD, sight, reading, n_layers))[edit.layer]
     if SITES[bare].positions == "source":
         read = (sight(part, edit.layer) & dest[:, :, None]).any(1)
         dest = read if part == "cross" else dest | read
@@ -156,6 +154,7 @@ def edge_edit(one: Intervention, batch: Batch, sight: Sight, n_heads: int) -> Ed
         made=made.get(what.op, selected),
         erases=erases.get(what.op),
         lasting=what.op in ("cut", "keep_only", "zero"),
+        alike=what,
     )
 
 

@@ -39,6 +39,21 @@ def softmax(scores: Scores) -> Weights:
     return torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
 
 
+SHORT = 64
+"""Rows of so many sources or fewer are normalised side by side."""
+
+
+def softmax_side_by_side(scores: Scores) -> tuple[Weights, bool]:
+    """As `softmax` within rounding, and whether some row may be empty; for many short rows on a CPU, where it is
+    several times as fast: all rows are normalised at once along an axis that comes first in memory."""
+    if scores.device.type != "cpu" or scores.shape[-1] > SHORT:
+        return softmax(scores), True
+    weights = torch.softmax(exact(scores).movedim(-1, 0).contiguous(), 0)
+    if bool(torch.isnan(weights.sum())):
+        return softmax(scores), True
+    return weights.movedim(0, -1), False
+
+
 def cut(scores: Scores, selected: Sources) -> Scores:
     """The selected sources' scores become −∞, so that the rest renormalises: w'ₖ = wₖ / (1 − w_cut)."""
     return scores.masked_fill(selected, HIDDEN)

@@ -5,31 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from workbench.anatomy import Sight, layers_of
-from workbench.arguments import check_arguments, check_finite, check_model, check_tokens, say_missing
+from workbench.anatomy import layers_of
+from workbench.arguments import check_finite, check_model
 from workbench.batch import Batch
-from workbench.donors import Donors, Positions
-from workbench.edits import Edit, EmptyRow, InertIntervention, MissingExamples
+from workbench.donors import Positions
+from workbench.edits import EmptyRow, InertIntervention, MissingExamples
 from workbench.hooks import Key, alone, hook_point
-from workbench.interventions import Intervention, donor_names
+from workbench.interventions import Intervention
 from workbench.metrics import METRICS
 from workbench.nearest import nearest
 from workbench.passes import Moment, execute
-from workbench.preparation import check_places, resolve
-from workbench.resolution import hidden_edges, missing, reaches
+from workbench.scene import OnMissing, Prepared, Scene, absent, check_used, scene_of
 from workbench.sites import CROSS, in_part, site, split
 
 MEANING = 1
 """Raised by hand where the same interventions come to mean other logits."""
 
 __all__ = ["EmptyRow", "InertIntervention", "MissingExamples", "Recording", "Run", "absent", "record", "run"]
-
-OnMissing = Literal["raise", "skip"]
 
 FEW = 16
 """Examples in which a difference is looked for first."""
@@ -41,7 +38,7 @@ class Run:
 
     logits [batch pos d_vocab], or [batch read d_vocab] with positions="read"; batch: the examples that ran, in order;
     kept [batch]: their indices in the batch handed in; skipped: example → reason; notes: what a reader must know of
-    edits that landed and could not matter.
+    edits that landed and could not matter; engine: "hooks", or "rows" where only what edits can change was computed.
     """
 
     logits: Tensor
@@ -49,6 +46,7 @@ class Run:
     kept: Tensor
     skipped: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    engine: str = "hooks"
 
     def __repr__(self) -> str:
         return f"Run(logits {list(self.logits.shape)}, {len(self.skipped)} skipped, notes={list(self.notes)})"
@@ -108,8 +106,8 @@ def run(
     torch.Size([1, 3, 8])
     """
     with alone(model):
-        prepared = _prepare(model, batch, interventions, donors, positions, on_missing, left_out, chunk_size)
-        return _run(model, prepared, positions, chunk_size, (), "after", None)[0]
+        scene, prepared = _prepare(model, batch, interventions, donors, positions, on_missing, left_out, chunk_size)
+        return plain(scene, prepared, positions, chunk_size)
 
 
 def record(
@@ -141,8 +139,8 @@ def record(
     check_model(model)
     with alone(model):
         keep = [key for one in sites for key in _keys(model, one)]
-        prepared = _prepare(model, batch, interventions, donors, "all", on_missing, None, chunk_size)
-        outcome, values, gradients = _run(model, prepared, "all", chunk_size, keep, moment, gradients_of)
+        scene, prepared = _prepare(model, batch, interventions, donors, "all", on_missing, None, chunk_size)
+        outcome, values, gradients = _run(scene, prepared, "all", chunk_size, keep, moment, gradients_of)
     return Recording({key: values[key] for key in keep}, gradients, outcome)
 
 
@@ -164,24 +162,6 @@ def _keys(model: Any, one: str | tuple[str, int]) -> list[Key]:
     return list(keys)
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    batch: Batch
-    kept: Tensor
-    skipped: dict[int, str]
-    edits: list[Edit]
-    unread: list[bool]
-    notes: list[str]
-
-
-def absent(model: Any, batch: Batch, interventions: Sequence[Intervention]) -> dict[int, str]:
-    """Examples in which some intervention has nothing to act on: example → reason."""
-    check_places(model, interventions)
-    batch = batch.to(_device(model))
-    check_tokens(model, batch, "")
-    return missing(interventions, batch, Sight(model, batch))
-
-
 def _prepare(
     model: Any,
     batch: Batch,
@@ -191,51 +171,35 @@ def _prepare(
     on_missing: OnMissing,
     left_out: Mapping[int, str] | None,
     chunk_size: int,
-) -> _Prepared:
-    check_arguments(model, batch, positions, on_missing)
-    if donors is not None and not isinstance(donors, Mapping):
-        raise TypeError("donors come by name, as donors={'other': batch}, also when there is one")
-    named = {name: donor.to(_device(model)) for name, donor in (donors or {}).items()}
-    for name, donor in named.items():
-        check_tokens(model, donor, f" of donor {name!r}")
-    missed = {
-        example: why for example, why in absent(model, batch, interventions).items() if example not in (left_out or {})
-    }
-    if missed and on_missing == "raise":
-        raise MissingExamples(say_missing(missed, len(batch)))
-    skipped = {**(left_out or {}), **missed}
-    n, batch = len(batch), batch.to(_device(model))
-    kept = torch.tensor([i for i in range(len(batch)) if i not in skipped], dtype=torch.long, device=batch.device)
-    if not len(kept):
-        raise MissingExamples(f"no example is left: {say_missing(skipped, n)}")
-    batch = batch.select(kept) if skipped else batch
-    sight = Sight(model, batch)
-    edits = resolve(model, batch, interventions, sight, Donors(model, batch, kept, n, named, positions, chunk_size))
-    if unused := sorted(set(named) - donor_names(interventions)):
-        raise TypeError(f"donors: no intervention names {unused[0]!r}; leave it out, or name it in one")
-    notes = hidden_edges(interventions, batch, sight)
-    lost = [int((~reaches(edit, batch, sight, model)).sum()) for edit in edits]
-    for edit, unread in zip(edits, lost, strict=True):
-        if unread:
-            notes.append(
-                f"{edit.label}: cannot reach what is read in {unread} of {len(batch)} examples; "
-                "its effect there is 0 by construction"
-            )
-    return _Prepared(batch, kept, skipped, edits, [unread == len(batch) for unread in lost], notes)
+) -> tuple[Scene, Prepared]:
+    scene = scene_of(
+        model,
+        batch,
+        {"": interventions},
+        donors=donors,
+        positions=positions,
+        on_missing=on_missing,
+        left_out=left_out,
+        chunk_size=chunk_size,
+        say=lambda _: "",
+    )
+    prepared = scene.prepare(interventions)
+    check_used(donors, [interventions])
+    return scene, prepared
 
 
 def _run(
-    model: Any,
-    prepared: _Prepared,
+    scene: Scene,
+    prepared: Prepared,
     positions: Positions,
     chunk_size: int,
-    keep: Sequence[Key],
-    moment: Moment,
-    objective: Callable[[Tensor, Batch], Tensor] | None,
+    keep: Sequence[Key] = (),
+    moment: Moment = "after",
+    objective: Callable[[Tensor, Batch], Tensor] | None = None,
 ) -> tuple[Run, dict[Key, Tensor], dict[Key, Tensor]]:
-    batch = prepared.batch
+    batch = scene.batch
     out = execute(
-        model,
+        scene.model,
         batch,
         prepared.edits,
         read=batch.read_positions() if positions == "read" else None,
@@ -245,33 +209,40 @@ def _run(
         chunk_size=chunk_size,
     )
     check_finite(out.logits)
-    idle = [
+    notes = [*prepared.notes, *said_idle(prepared, out.idle)]
+    notes += swallowed(scene, prepared, positions, chunk_size, lambda: out.logits)
+    return Run(out.logits, batch, scene.kept, scene.skipped, tuple(notes)), out.kept, out.gradients
+
+
+def plain(scene: Scene, prepared: Prepared, positions: Positions, chunk_size: int) -> Run:
+    """One list of interventions through hooks, in a pass of its own."""
+    return _run(scene, prepared, positions, chunk_size)[0]
+
+
+def said_idle(prepared: Prepared, idle: Sequence[bool]) -> list[str]:
+    """A note for each edit that left everything as it was, where it could have mattered."""
+    return [
         f"{edit.label}: landed and changed nothing; every value it asked for was there already"
-        for edit, nothing, unread in zip(prepared.edits, out.idle, prepared.unread, strict=True)
+        for edit, nothing, unread in zip(prepared.edits, idle, prepared.unread, strict=True)
         if nothing and not unread
     ]
-    notes = tuple(prepared.notes + idle + _swallowed(model, prepared, positions, chunk_size, out.logits))
-    outcome = Run(out.logits, batch, prepared.kept, prepared.skipped, notes)
-    return outcome, out.kept, out.gradients
 
 
-def _swallowed(model: Any, prepared: _Prepared, positions: Positions, chunk_size: int, logits: Tensor) -> list[str]:
-    """Edits of a list without which its logits are the same, found by leaving out each in turn: in a few examples
-    first, and in all where those tell no difference."""
+def swallowed(
+    scene: Scene, prepared: Prepared, positions: Positions, chunk_size: int, whole: Callable[[], Tensor]
+) -> list[str]:
+    """A note for each edit of a list without which its logits are the same, found by leaving out each in turn: in a few
+    examples first, and in all where those tell no difference. whole: gives the list's logits, by hooks."""
     if len(prepared.edits) < 2:
         return []
-    batch, notes = prepared.batch, []
+    batch, notes = scene.batch, []
     read = batch.read_positions() if positions == "read" else None
-    few = execute(model, batch, prepared.edits, read=read, chunk_size=chunk_size, first=FEW).logits
+    few = execute(scene.model, batch, prepared.edits, read=read, chunk_size=chunk_size, first=FEW).logits
     for index, edit in enumerate(prepared.edits):
         others = [*prepared.edits[:index], *prepared.edits[index + 1 :]]
-        without = partial(execute, model, batch, others, read=read, chunk_size=chunk_size)
-        if torch.equal(without(first=FEW).logits, few) and torch.equal(without().logits, logits):
+        without = partial(execute, scene.model, batch, others, read=read, chunk_size=chunk_size)
+        if torch.equal(without(first=FEW).logits, few) and torch.equal(without().logits, whole()):
             notes.append(
                 f"{edit.label}: the other edits of this list give the same without it; it changes nothing here"
             )
     return notes
-
-
-def _device(model: Any) -> torch.device:
-    return next(model.parameters()).device

@@ -70,16 +70,32 @@ class Attention(nn.Module):
 
         at: the places of destinations and of sources, which relative and rotary positions read.
         """
-        q, k = _project(dest, self.W_Q, self.b_Q), self.keys(source)
-        if self.turning:
-            assert at is not None
-            q, k = turned(q, at[0]), turned(k, at[1])
-        q, k, v = self.hook_q(q), self.hook_k(k), self.hook_v(_project(source, self.W_V, self.b_V))
+        q, k = self.hook_q(self.queries(dest, at and at[0])), self.hook_k(self.turn(self.keys(source), at and at[1]))
+        v = self.hook_v(self.values(source))
         scores = self.scores(q, k, self.bias(at))
         scores = self.hook_attn_scores(scores.masked_fill(~mask[:, None], rows.HIDDEN))
         pattern = self.hook_pattern(rows.softmax(scores).to(v.dtype))
         z = self.hook_z(self.mixed(pattern, v))
         return self.output(z, empty=(scores == rows.HIDDEN).all(-1).all(1))
+
+    def queries(
+        self, dest: Float[Tensor, "batch dest d_model"], at: Int[Tensor, "#batch dest"] | None
+    ) -> Float[Tensor, "batch dest head d_head"]:
+        """The destinations' queries, turned by their places where positions are rotary."""
+        return self.turn(_project(dest, self.W_Q, self.b_Q), at)
+
+    def turn(
+        self, x: Float[Tensor, "batch pos head d_head"], at: Int[Tensor, "#batch pos"] | None
+    ) -> Float[Tensor, "batch pos head d_head"]:
+        """Queries or keys turned by their places, where positions are rotary."""
+        if not self.turning:
+            return x
+        assert at is not None
+        return turned(x, at)
+
+    def values(self, source: Float[Tensor, "batch source d_model"]) -> Float[Tensor, "batch source kv_head d_head"]:
+        """The sources' values."""
+        return _project(source, self.W_V, self.b_V)
 
     def keys(self, source: Float[Tensor, "batch source d_model"]) -> Float[Tensor, "batch source kv_head d_head"]:
         """The sources' keys, before they are turned."""
@@ -102,34 +118,43 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "batch head dest source"]:
         """Scores [batch head dest source] before the mask: q·k / √d_head + bias, in float32 or better (float16
         overflows)."""
-        q, k = rows.exact(q), rows.exact(_shared(k, q.shape[2]))
-        scores = einsum(q, k, "b dest head d_head, b source head d_head -> b head dest source")
-        return scores / math.sqrt(q.shape[-1]) if bias is None else scores / math.sqrt(q.shape[-1]) + rows.exact(bias)
+        q, k = rows.exact(q), rows.exact(shared(k, q.shape[2]))
+        return self.scaled(einsum(q, k, "b dest head d_head, b source head d_head -> b head dest source"), bias)
+
+    def scaled(self, products: Tensor, bias: Tensor | None) -> Tensor:
+        """Scores of products q·k."""
+        scores = products / math.sqrt(self.W_Q.shape[-1])
+        return scores if bias is None else scores + rows.exact(bias)
 
     def mixed(
         self, pattern: Float[Tensor, "batch head dest source"], v: Float[Tensor, "batch source kv_head d_head"]
     ) -> Float[Tensor, "batch dest head d_head"]:
         """The values mixed by the weights: z."""
-        v = _shared(v, pattern.shape[1])
+        v = shared(v, pattern.shape[1])
         return einsum(pattern, v, "b head dest source, b source head d_head -> b dest head d_head")
 
     def output(
-        self, z: Float[Tensor, "batch dest head d_head"], empty: Bool[Tensor, "batch dest"]
+        self, z: Float[Tensor, "batch dest head d_head"], empty: Bool[Tensor, "batch dest"] | None
     ) -> Float[Tensor, "batch dest d_model"]:
-        """z [batch dest head d_head], empty [batch dest] → the heads' sum and the output bias, where not empty."""
+        """z [batch dest head d_head], empty [batch dest] → the heads' sum and the output bias, where not empty (None:
+        nowhere)."""
         out = einsum(z, self.W_O, "b dest head d_head, head d_head d_model -> b dest d_model")
         if self.hook_result._forward_hooks:
             # The difference is exactly 0 for an untouched result, so that recording it changes no bit of the output.
-            result = einsum(z, self.W_O, "b dest head d_head, head d_head d_model -> b dest head d_model")
+            result = self.results(z)
             out = out + (self.hook_result(result.clone()) - result).sum(2)
-        return out + self.b_O.masked_fill(empty[..., None], 0.0)
+        return out + (self.b_O if empty is None else self.b_O.masked_fill(empty[..., None], 0.0))
+
+    def results(self, z: Float[Tensor, "batch dest head d_head"]) -> Float[Tensor, "batch dest head d_model"]:
+        """What each head writes into the residual stream."""
+        return einsum(z, self.W_O, "b dest head d_head, head d_head d_model -> b dest head d_model")
 
 
 def _project(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return einsum(x, weight, "b pos d_model, head d_model d_head -> b pos head d_head") + bias
 
 
-def _shared(x: Tensor, heads: int) -> Tensor:
+def shared(x: Tensor, heads: int) -> Tensor:
     """Keys or values of a group, once for each of its query heads."""
     if x.shape[2] == heads:
         return x

@@ -18,6 +18,7 @@ from workbench.models.cache import as_lens
 from workbench.models.config import EncoderDecoderConfig
 from workbench.models.given import given
 from workbench.models.layers import Block, CrossBlock, picked
+from workbench.models.pristine import altered
 from workbench.models.specimen import own_specimen
 from workbench.models.stack import Stack, initialise
 from workbench.models.transformer import Unembed
@@ -115,6 +116,10 @@ class EncoderDecoder(HookedRootModule):
         if part == "cross":
             return _crossed(readers.valid, sources.valid)
         return self.stack(part).visible(layer, readers.tokens, readers.valid)
+
+    def row_by_row(self) -> str | None:
+        """Why its rows cannot be computed one by one; None where they can."""
+        return altered(self, (EncoderDecoder, Cross, Unembed))
 
     def logits(self, batch: Batch, read: Int[Tensor, "batch read"] | None) -> Float[Tensor, "batch read d_vocab"]:
         """The batch's logits, at every position or at `read` [batch read]."""

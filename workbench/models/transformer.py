@@ -19,6 +19,7 @@ from workbench.models.cache import PostNormCache, as_lens
 from workbench.models.config import ModelConfig
 from workbench.models.given import given
 from workbench.models.layers import Block
+from workbench.models.pristine import altered
 from workbench.models.specimen import own_specimen
 from workbench.models.stack import Stack, initialise
 
@@ -99,6 +100,10 @@ class Transformer(Stack, HookedRootModule):
     def sees(self, batch: Batch, part: str, layer: int) -> Bool[Tensor, "batch pos pos"]:
         """Which sources each destination reads in a layer, [batch dest source]."""
         return self.visible(layer, batch.tokens, batch.valid)
+
+    def row_by_row(self) -> str | None:
+        """Why its rows cannot be computed one by one; None where they can."""
+        return altered(self, (Transformer, Unembed))
 
     def logits(self, batch: Batch, read: Int[Tensor, "batch read"] | None) -> Float[Tensor, "batch read d_vocab"]:
         """The batch's logits, at every position or at `read` [batch read]."""

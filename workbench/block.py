@@ -1,0 +1,238 @@
+"""A block of examples under every condition: which go the fast way, the clean run that they share, and the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workbench.affected import Affected, affected
+from workbench.arguments import check_finite
+from workbench.clean import Clean
+from workbench.donors import Positions
+from workbench.edits import Edit, EmptyRow
+from workbench.genuine import has_hooks
+from workbench.groups import Group, grouped, is_spread
+from workbench.hooks import Key
+from workbench.interventions import Intervention
+from workbench.operations import Freeze
+from workbench.passes import Pass, execute
+from workbench.proof import TOLERANCE
+from workbench.running import swallowed
+from workbench.scene import Prepared, Say, Scene, saying
+from workbench.uncomputed import check_emptied, unsure
+
+ROWS_TOGETHER = 8192
+"""Rows of a layer that are computed together: few enough for a cache, enough for a matrix product."""
+
+CHECKED = 4
+"""Examples in which a condition of each kind is run through hooks as well."""
+
+
+class Disagreement(RuntimeError):
+    """The fast path and the plain one gave different logits: a fault of this workbench."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """One condition on a block. idle: for each edit, whether it changed nothing; swallowed: notes of edits that others
+    made without effect; engine: "rows", or "hooks" and why."""
+
+    logits: Tensor
+    prepared: Prepared
+    idle: Sequence[bool]
+    swallowed: Sequence[str]
+    engine: str
+
+    def without_logits(self) -> Outcome:
+        """What must be remembered of it once its logits were used."""
+        edits = [
+            replace(edit, selected=None, tensors={}, made=None, erases=None, change=torch.clone)
+            for edit in self.prepared.edits
+        ]
+        return replace(self, logits=self.logits[:0], prepared=replace(self.prepared, edits=edits))
+
+
+def outcomes(
+    scene: Scene,
+    conditions: Mapping[str, Sequence[Intervention]],
+    positions: Positions,
+    chunk_size: int,
+    engine: str,
+    say: Say,
+    checked: bool,
+) -> tuple[Tensor, dict[str, Outcome]]:
+    """The clean logits, and what each condition gives. checked: some conditions are held against the plain path."""
+    block = _Block(scene, positions, chunk_size, say)
+    why = "asked for" if engine == "hooks" else why_not(scene.model)
+    for label, interventions in conditions.items():
+        with saying(say(label)):
+            block.prepared[label] = scene.prepare(interventions)
+    found = block.by_rows([] if why else [label for label in conditions if not _custom(block.prepared[label])])
+    if checked:
+        block.check(found)
+    for label in conditions:
+        if label not in found:
+            reason = why or block.why.get(label, "a custom function changes a whole tensor")
+            found[label] = block.by_hooks(label, reason)
+    return block.clean.logits, {label: found[label] for label in conditions}
+
+
+def why_not(model: Any) -> str | None:
+    """Why the fast path does not apply to a model; None where it does."""
+    row_by_row = getattr(model, "row_by_row", None)
+    if row_by_row is None:
+        return "not a model of this workbench"
+    if has_hooks(model):
+        return "the model carries a hook that is not ours"
+    if next(model.parameters()).dtype not in (torch.float32, torch.float64):
+        return f"{str(next(model.parameters()).dtype).removeprefix('torch.')} rounds too coarsely to compare"
+    return row_by_row()
+
+
+def _custom(prepared: Prepared) -> bool:
+    return any(edit.alike is None or edit.selected is None for edit in prepared.edits)
+
+
+class _Block:
+    def __init__(self, scene: Scene, positions: Positions, chunk_size: int, say: Say):
+        self.scene, self.positions, self.chunk_size, self.say = scene, positions, chunk_size, say
+        self.read = scene.batch.read_positions() if positions == "read" else None
+        self.prepared: dict[str, Prepared] = {}
+        self.why: dict[str, str] = {}
+        self._clean: Clean | None = None
+
+    @property
+    def clean(self) -> Clean:
+        if self._clean is None:
+            self._begin(())
+        assert self._clean is not None
+        return self._clean
+
+    def _begin(self, keys: Collection[Key]) -> None:
+        """The clean run, in which these sites are recorded."""
+        out = self._execute(keep=keys)
+        self._clean = Clean(
+            self.scene, out.logits, self.read, dict(out.kept), lambda key: self._execute(keep=[key]).kept[key]
+        )
+
+    def _execute(self, edits: Sequence[Edit] = (), keep: Collection[Key] = (), first: int | None = None) -> Pass:
+        return execute(
+            self.scene.model,
+            self.scene.batch,
+            edits,
+            read=self.read,
+            keep=keep,
+            chunk_size=self.chunk_size,
+            first=first,
+        )
+
+    def by_hooks(self, label: str, why: str) -> Outcome:
+        """What a condition gives in a pass of its own."""
+        prepared = self.prepared[label]
+        with saying(self.say(label)):
+            out = self._execute(prepared.edits)
+            check_finite(out.logits)
+            notes = swallowed(self.scene, prepared, self.positions, self.chunk_size, lambda: out.logits)
+        return Outcome(out.logits, prepared, out.idle, notes, f"hooks: {why}")
+
+    def by_rows(self, labels: Sequence[str]) -> dict[str, Outcome]:
+        """What conditions give whose rows are computed alone; for those that are not among them, `why` says why."""
+        from workbench.models.rowwise import foreseen
+
+        if not labels:
+            return {}
+        scene, edits = self.scene, [self.prepared[label].edits for label in labels]
+        alike = scene.alike and all(is_spread(edit) for several in edits for edit in several)
+        first = scene.first if alike else scene
+        found = affected(edits, scene.model, first.batch, first.sight, self.read)
+        groups = grouped(edits, found, ROWS_TOGETHER)
+        self._begin(set().union(*(foreseen(group) for group in groups)))
+        out: dict[str, Outcome] = {}
+        for group in groups:
+            out |= self._group(group, labels, found)
+        together = {cell for group in groups for cell in group.cells}
+        for cell, label in enumerate(labels):
+            if cell not in together:
+                out |= self._unreached(label, found, cell)
+            if label in out:
+                with saying(self.say(label)):
+                    check_emptied(edits[cell], found, cell, first, self.read)
+        return out
+
+    def _unreached(self, label: str, found: Affected, cell: int) -> dict[str, Outcome]:
+        """A condition of which nothing reaches what is read: the clean logits."""
+        prepared = self.prepared[label]
+        for edit, unread in zip(prepared.edits, prepared.unread, strict=True):
+            before = found.at[edit.key]
+            restoring = isinstance(edit.alike, Freeze)
+            if (not unread and not restoring) or (restoring and (before[cell] & edit.rows_of(before.shape[1])).any()):
+                self.why[label] = "other edits of its list hold what it changes"
+                return {}
+        return {label: self._outcome(label, self.clean.logits, [True] * len(prepared.edits))}
+
+    def _outcome(self, label: str, logits: Tensor, idle: Sequence[bool]) -> Outcome:
+        prepared = self.prepared[label]
+        notes = swallowed(
+            self.scene,
+            prepared,
+            self.positions,
+            self.chunk_size,
+            lambda: self._execute(prepared.edits).logits,
+        )
+        return Outcome(logits, prepared, idle, notes, "rows")
+
+    def _group(self, group: Group, labels: Sequence[str], found: Affected) -> dict[str, Outcome]:
+        from workbench.models.rowwise import RowPass
+
+        n, clean, out = len(self.scene.batch), self.clean, {}
+        logits = clean.logits.new_empty(len(group.cells), *clean.logits.shape)
+        idle = torch.ones(len(group.cells), group.n_edits, dtype=torch.bool, device=logits.device)
+        doubtful = torch.zeros(len(group.cells), dtype=torch.bool, device=logits.device)
+        size = max(1, ROWS_TOGETHER // (len(group.cells) * group.most))
+        try:
+            with torch.no_grad():
+                for at in range(0, n, size):
+                    examples = slice(at, min(at + size, n))
+                    one = RowPass(self.scene.model, group, clean.of(examples), examples)
+                    logits[:, examples] = one.logits().movedim(1, 0)
+                    idle &= one.idle
+                    doubtful |= one.doubtful
+        except EmptyRow:
+            self.why |= {labels[cell]: "a row was left empty" for cell in group.cells}
+            return {}
+        finite = torch.isfinite(logits).flatten(1).all(1).tolist()
+        for place, (cell, nothing) in enumerate(zip(group.cells, idle.tolist(), strict=True)):
+            label = labels[cell]
+            if not finite[place]:
+                self.why[label] = "its logits are not finite"
+            elif bool(doubtful[place]):
+                self.why[label] = "one of its edits changes nothing in some example"
+            elif unsure(self.prepared[label], nothing, found, cell, self.scene.model, self.read):
+                self.why[label] = "whether it changes anything shows only in rows that cannot matter"
+            else:
+                out[label] = self._outcome(label, logits[place], nothing)
+        return out
+
+    def check(self, found: Mapping[str, Outcome]) -> None:
+        """Holds a condition of each kind against the plain path, which proves that its edits landed.
+
+        Raises Disagreement where they give other logits.
+        """
+        seen = set()
+        for label, one in found.items():
+            kind = tuple((edit.key, type(edit.alike)) for edit in one.prepared.edits)
+            if kind in seen:
+                continue
+            seen.add(kind)
+            want = self._execute(one.prepared.edits, first=CHECKED).logits
+            largest, off = float(want.abs().max()), float((one.logits[: len(want)] - want).abs().max())
+            if not off <= TOLERANCE[want.dtype] * largest:
+                raise Disagreement(
+                    f"{self.say(label)}: computed row by row its logits differ by {off:.3g} (largest logit "
+                    f"{largest:.3g}) from those of a whole pass. This is a fault of the fast path: engine='hooks' does "
+                    "without it"
+                )

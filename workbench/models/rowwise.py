@@ -1,0 +1,361 @@
+"""Own models computed at some rows alone: what edits can change, beside the clean run's keys, values and vectors.
+
+Cells (one condition each) lie side by side along the axis of positions: [example cell·row ...]. What an edit does, and
+what attention, norms and MLPs do, are the functions that a whole pass calls. None stands for what is as in the clean
+run, and is looked up there only where it is needed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from workbench import rows as on_rows
+from workbench.clean import Clean
+from workbench.groups import Group, LayerRows, Places, Rows, Stacked
+from workbench.hooks import Key
+from workbench.models.attention import Attention, shared
+from workbench.models.columns import changed_scores, changed_sum
+from workbench.operations import Freeze
+from workbench.sites import in_part
+
+WEIGHED = ("scores", "pattern")
+INSIDE = ("q", "k", "v", "scores", "pattern", "z", "result")
+"""Sites within attention."""
+
+
+class RowPass:
+    """A group's cells on some examples.
+
+    touched [example cell]: whether an edit changed anything yet; idle [cell edit]: whether one never did; doubtful
+    [cell]: whether one of several changed nothing where it might have.
+    """
+
+    def __init__(self, model: Any, group: Group, clean: Clean, examples: slice):
+        self.model, self.group, self.clean, self.examples = model, group, clean, examples
+        self.cells = len(group.cells)
+        self.touched = torch.zeros(len(clean), self.cells, dtype=torch.bool, device=clean.logits.device)
+        self.idle = torch.ones(self.cells, group.n_edits, dtype=torch.bool, device=clean.logits.device)
+        self.doubtful = torch.zeros(self.cells, dtype=torch.bool, device=clean.logits.device)
+        self.weights: tuple[Tensor, bool] | None = None
+
+    def logits(self) -> Tensor:
+        """[example cell read d_vocab]: the clean ones wherever nothing was changed."""
+        parts = self.model.parts
+        known = self._stack("encoder", None) if "encoder" in parts else None
+        if known is not None:
+            known = self.model.encoder.normed(known)
+        reading = "decoder" if "decoder" in parts else ""
+        x = self._stack(reading, known)
+        clean = self.clean.logits[:, None].expand(-1, self.cells, -1, -1)
+        leaving = self._rows(reading, parts[reading].n_layers - 1).leaving
+        if x is None or leaving is None:
+            return clean
+        new = self.model.unembed(self.model.stack(reading).normed(x))
+        by_cell = rearrange(new, "b (cell row) v -> b cell row v", cell=self.cells)
+        places = self._read_out(leaving)
+        if places is None:
+            here = self.touched[:, :, None]
+        else:
+            index = places.index.expand(len(new), -1, -1)
+            by_cell = by_cell.gather(2, index.clamp_min(0)[..., None].expand(*index.shape, new.shape[-1]))
+            here = self.touched[:, :, None] & (index >= 0)
+        return by_cell if bool(here.all()) else torch.where(here[..., None], by_cell, clean)
+
+    def _read_out(self, rows: Rows) -> Places | None:
+        """Where the positions read stand among the last layer's rows; None where both are the same."""
+        read = self.clean.reading
+        wanted = (read[:1] if len(rows.index) == 1 else read)[:, None].expand(-1, self.cells, -1)
+        if wanted.shape == rows.index.shape and torch.equal(wanted, rows.index) and bool(rows.real.all()):
+            return None
+        found = Rows(wanted, torch.ones_like(wanted, dtype=torch.bool)).among(rows)
+        return found or Places(torch.full_like(wanted, -1), False)
+
+    def _rows(self, part: str, layer: int) -> LayerRows:
+        return self.group.layers[part, layer].of(self.examples)
+
+    def _stack(self, part: str, known: Tensor | None) -> Tensor | None:
+        x = None
+        for layer in range(self.model.parts[part].n_layers):
+            x = _Layer(self, part, layer, self._rows(part, layer)).run(x, known)
+        return x
+
+    def edited(self, part: str, bare: str, layer: int, value: Tensor | None, rows: Rows) -> Tensor | None:
+        """A site's rows with the edits made that are made there. What an earlier edit could not change, or did not, is
+        put back to the clean run's bits first, so that an edit that changes nothing is known."""
+        key = (in_part(part, bare), layer)
+        stacked = self.group.edits.get(key)
+        if not stacked:
+            return value
+        clean = None if value is not None and self.group.n_edits == 1 else self.clean.at(key, rows)
+        if value is None:
+            assert clean is not None
+            value = clean
+        elif clean is not None:
+            other = self._affected(key, rows) & self.touched[:, :, None]
+            value = torch.where(_wide(other, value, bare), value, clean)
+        for one in stacked:
+            after = one.on(value, rows, self.examples)
+            had, has, axis = value, after, 2 if bare in WEIGHED else 1
+            if bare == "scores":
+                self.weights = on_rows.softmax_side_by_side(after)
+                had, has = on_rows.softmax_side_by_side(value)[0], self.weights[0]
+            changed = self._changed(had, has, rows, axis)
+            if self.group.n_edits > 1:
+                near = 1000 * torch.finfo(had.dtype).eps
+                apart = torch.where(torch.isclose(had, has, rtol=near, atol=near), had, has)
+                self._doubt(one, key, rows, self._changed(had, apart, rows, axis))
+            self.touched |= changed
+            self.idle[:, one.index] &= ~changed.any(0)
+            value = after
+        return value
+
+    def held(self, part: str, bare: str, layer: int, rows: Rows) -> bool:
+        """Whether a site is put back as in the clean run at all of these rows, whatever it would be."""
+        key = (in_part(part, bare), layer)
+        for one in self.group.edits.get(key, ()):
+            if isinstance(one.edits[0].alike, Freeze) and one.everywhere(rows, self.examples):
+                self.idle[:, one.index] &= ~(self._affected(key, rows) & self.touched[:, :, None]).any(-1).any(0)
+                return True
+        return False
+
+    def _affected(self, key: Key, rows: Rows) -> Tensor:
+        """Which rows an earlier edit may have changed [example cell row]."""
+        before = self.group.at[key]
+        before = before if before.shape[1] == 1 else before[:, self.examples]
+        return rearrange(before, "cell b pos -> b cell pos").gather(2, rows.index)
+
+    def _changed(self, before: Tensor, after: Tensor, rows: Rows, axis: int) -> Tensor:
+        """Where an edit changed something [example cell]. axis: that of cells and rows."""
+        other = (before != after).movedim(-1, 0).any(0).movedim(axis, 1)
+        by_cell = rearrange(other, "b (cell row) ... -> b cell row (...)", cell=self.cells)
+        by_row = by_cell[..., 0] if by_cell.shape[-1] == 1 else by_cell.any(-1)
+        return by_row[..., 0] & rows.real[..., 0] if by_row.shape[-1] == 1 else (by_row & rows.real).any(-1)
+
+    def _doubt(self, one: Stacked, key: Key, rows: Rows, changed: Tensor) -> None:
+        """Notes where an edit changed nothing though it might have: whether a later one does can hang on rounding."""
+        might = one.rows(rows, self.examples, len(self.touched)) & rows.real
+        if isinstance(one.edits[0].alike, Freeze):
+            might = might & self._affected(key, rows) & self.touched[:, :, None]
+        self.doubtful |= (might.any(-1) & ~changed).any(0)
+
+
+def _wide(mask: Tensor, value: Tensor, bare: str) -> Tensor:
+    """A mask [example cell row] as one of a site's tensor."""
+    flat = rearrange(mask, "b cell row -> b (cell row)")
+    return flat[:, None, :, None] if bare in WEIGHED else flat.reshape(*flat.shape, *(1,) * (value.ndim - 2))
+
+
+class _Layer:
+    """One layer of a pass."""
+
+    def __init__(self, whole: RowPass, part: str, layer: int, rows: LayerRows):
+        self.whole, self.part, self.layer, self.rows = whole, part, layer, rows
+        self.model, self.clean = whole.model, whole.clean
+        self.block = whole.model.block(part, layer)
+
+    def run(self, x: Tensor | None, known: Tensor | None) -> Tensor | None:
+        """What leaves the layer. x: what left the layer before; known: what left the encoder."""
+        rows = self.rows.leaving
+        if rows is None:
+            return None
+        entered = self._entering(x)
+        stream = self._placed(self.rows.leaving_from, entered, "resid_pre", rows)
+        out = self._attention(self.part, rows, stream, self.rows.source, self.rows.source_from, entered)
+        mid = self._edited("resid_mid", self._sum("resid_pre", stream, "attn_out", out, rows), rows)
+        if mid is not None and self.block.norm == "post":
+            mid = self.block.ln1(mid)
+        if "cross" in self.model.parts and self.part == "decoder":
+            mid = self._crossing(rows, mid, known)
+        return self._mlp(rows, mid)
+
+    def _edited(self, bare: str, value: Tensor | None, rows: Rows, part: str | None = None) -> Tensor | None:
+        return self.whole.edited(self.part if part is None else part, bare, self.layer, value, rows)
+
+    def _at(self, bare: str, rows: Rows, part: str | None = None) -> Tensor:
+        return self.clean.at((in_part(self.part if part is None else part, bare), self.layer), rows)
+
+    def _placed(self, places: Places | None, new: Tensor | None, bare: str, rows: Rows) -> Tensor | None:
+        """The rows of a site: new ones where they stand among `new`, else the clean run's; None where all are clean."""
+        if places is None or new is None:
+            return None
+        return places.pick(new, None if places.whole else self._at(bare, rows))
+
+    def _sum(self, one: str, left: Tensor | None, other: str, right: Tensor | None, rows: Rows) -> Tensor | None:
+        if left is None and right is None:
+            return None
+        return (self._at(one, rows) if left is None else left) + (self._at(other, rows) if right is None else right)
+
+    def _entering(self, x: Tensor | None) -> Tensor | None:
+        rows = self.rows.entering
+        if rows is None:
+            return None
+        return self._edited("resid_pre", self._placed(self.rows.entering_from, x, "resid_pre", rows), rows)
+
+    def _attention(
+        self,
+        part: str,
+        rows: Rows,
+        stream: Tensor | None,
+        source: Rows | None,
+        places: Places | None,
+        read: Tensor | None,
+    ) -> Tensor | None:
+        """What attention writes at rows. stream: what reads there; source: the sources that are other ones; read: the
+        vectors among which they stand at `places`."""
+        inside = any((in_part(part, bare), self.layer) in self.whole.group.edits for bare in INSIDE)
+        if not inside and self.whole.held(part, "attn_out", self.layer, rows):
+            return self._edited("attn_out", None, rows, part)
+        block = self.model.block(part, self.layer)
+        attn, pre = block.attn, block.norm == "pre"
+        at = self.clean.places(part, rows)
+        q = None if stream is None else attn.queries(block.ln1(stream) if pre else stream, at)
+        q = self._edited("q", q, rows, part)
+        k = v = None
+        if source is not None:
+            new = read if read is None or not pre or part == "cross" else block.ln1(read)
+            k, v = self._sources(part, attn, source, places, new)
+        scores = self._scores(part, attn, rows, q, source, k)
+        scores, weights, empties = self._weighed(part, rows, scores)
+        z = None
+        if weights is not None or v is not None:
+            weights = self._at("pattern", rows, part) if weights is None else weights
+            values = self.clean.value((in_part(part, "v"), self.layer))
+            z = attn.mixed(weights, values)
+            if source is not None and v is not None:
+                z = z + changed_sum(weights, v, self._at("v", source, part), source, self.whole.cells)
+        z = self._edited("z", z, rows, part)
+        return self._edited("attn_out", self._written(part, attn, rows, z, scores, empties), rows, part)
+
+    def _weighed(self, part: str, rows: Rows, scores: Tensor | None) -> tuple[Tensor | None, Tensor | None, bool]:
+        """Scores and weights with their edits made, and whether a row may be empty."""
+        self.whole.weights = None
+        scores = self._edited("scores", scores, rows, part)
+        weights, empties = None, True
+        if scores is not None:
+            weights, empties = self.whole.weights or on_rows.softmax_side_by_side(scores)
+        return scores, self._edited("pattern", weights, rows, part), empties
+
+    def _sources(
+        self, part: str, attn: Attention, source: Rows, places: Places | None, read: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values of the sources that are other ones."""
+        new_k = new_v = None
+        if read is not None and places is not None:
+            picked = places.pick(read, None)
+            new_k = attn.turn(attn.keys(picked), self.clean.places(part, source))
+            new_v = attn.values(picked)
+            if not places.whole:
+                there = rearrange(places.index >= 0, "b cell row -> b (cell row) 1 1")
+                new_k = torch.where(there, new_k, self._at("k", source, part))
+                new_v = torch.where(there, new_v, self._at("v", source, part))
+        k, v = self._edited("k", new_k, source, part), self._edited("v", new_v, source, part)
+        return (
+            self._at("k", source, part) if k is None else k,
+            self._at("v", source, part) if v is None else v,
+        )
+
+    def _scores(
+        self, part: str, attn: Attention, rows: Rows, q: Tensor | None, source: Rows | None, k: Tensor | None
+    ) -> Tensor | None:
+        """The rows' scores; None where neither their queries nor any key is another."""
+        if q is None and k is None:
+            return None
+        if q is None:
+            scores, q = self._at("scores", rows, part), self._at("q", rows, part)
+        else:
+            keys = self.clean.value((in_part(part, "k"), self.layer))
+            scores = attn.scores(q, keys, self.clean.bias(part, attn, rows))
+            scores = scores.masked_fill(~self.clean.seen(part, self.layer, rows)[:, None], on_rows.HIDDEN)
+        if source is None or k is None:
+            return scores
+        return changed_scores(scores, attn, q, shared(k, q.shape[2]), rows, source, self.clean, (part, self.layer))
+
+    def _written(
+        self, part: str, attn: Attention, rows: Rows, z: Tensor | None, scores: Tensor | None, empties: bool
+    ) -> Tensor | None:
+        """What z adds to the stream, with the edits made of what each head writes."""
+        edited = (in_part(part, "result"), self.layer) in self.whole.group.edits
+        if z is None and not edited:
+            return None
+        z = self._at("z", rows, part) if z is None else z
+        empty = None
+        if empties:
+            scores = self._at("scores", rows, part) if scores is None else scores
+            empty = (scores == on_rows.HIDDEN).all(-1).all(1)
+        out = attn.output(z, empty)
+        if not edited:
+            return out
+        result = attn.results(z)
+        after = self._edited("result", result, rows, part)
+        assert after is not None
+        return out + (after - result).sum(2)
+
+    def _crossing(self, rows: Rows, x: Tensor | None, known: Tensor | None) -> Tensor | None:
+        """The stream behind cross-attention, normed where it is."""
+        cross = self.model.block("cross", self.layer)
+        out = self._attention("cross", rows, x, self.rows.crossed, self.rows.crossed_from, known)
+        mid = None
+        if x is not None or out is not None:
+            mid = (self._behind_attention(rows) if x is None else x) + (
+                self._at("attn_out", rows, "cross") if out is None else out
+            )
+        mid = self._edited("resid_mid", mid, rows, "cross")
+        return cross.ln1(mid) if mid is not None and cross.norm == "post" else mid
+
+    def _behind_attention(self, rows: Rows) -> Tensor:
+        """The clean stream behind the layer's own attention, normed where it is."""
+        mid = self._at("resid_mid", rows)
+        return self.block.ln1(mid) if self.block.norm == "post" else mid
+
+    def _before_mlp(self, rows: Rows) -> Tensor:
+        """The clean stream that the MLP adds to."""
+        if not ("cross" in self.model.parts and self.part == "decoder"):
+            return self._behind_attention(rows)
+        mid, cross = self._at("resid_mid", rows, "cross"), self.model.block("cross", self.layer)
+        return cross.ln1(mid) if cross.norm == "post" else mid
+
+    def _mlp(self, rows: Rows, x: Tensor | None) -> Tensor:
+        """What leaves the layer: the stream behind the MLP."""
+        block = self.block
+        if block.mlp is None:
+            stream = x
+        else:
+            new = None
+            if x is not None and not self.whole.held(self.part, "mlp_out", self.layer, rows):
+                new = block.mlp(block.ln2(x) if block.norm == "pre" else x)
+            new = self._edited("mlp_out", new, rows)
+            stream = x
+            if x is not None or new is not None:
+                left = self._before_mlp(rows) if x is None else x
+                stream = left + (self._at("mlp_out", rows) if new is None else new)
+        stream = self._edited("resid_post", stream, rows)
+        stream = self._at("resid_post", rows) if stream is None else stream
+        return block.ln2(stream) if block.norm == "post" else stream
+
+
+_BASE = {"attn_out": ("resid_pre",), "resid_post": (), "mlp_out": ("resid_mid",), "resid_mid": ()}
+"""What is looked up beside the site at which a layer's first edit is made."""
+
+
+def foreseen(group: Group) -> set[Key]:
+    """The sites of the clean run from which a group's rows are computed; what is missing is recorded when asked for."""
+    out = set(group.edits)
+    for (part, layer), rows in group.layers.items():
+        if rows.leaving is None:
+            continue
+        bare = {name for (name, at) in group.edits if at == layer}
+        attended = rows.source or rows.leaving_from or set(INSIDE) & bare
+        out |= {(in_part(part, one), layer) for first in bare for one in _BASE.get(first, ())}
+        if attended:
+            names = ["resid_pre"] if not (rows.leaving_from and rows.leaving_from.whole) else []
+            names += ["v", "k"] if rows.leaving_from else ["v"]
+            names += ["scores"] if rows.leaving_from is None else []
+            names += ["q"] if rows.source and rows.leaving_from is None else []
+            out |= {(in_part(part, one), layer) for one in names}
+        if rows.crossed or part == "decoder":
+            out |= {(f"cross.{one}", layer) for one in ("k", "v")}
+    return out

@@ -1,0 +1,270 @@
+"""What several lists of interventions share: a model, the examples that run, and what each row sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from workbench.anatomy import Sight, counted
+from workbench.arguments import check_arguments, check_tokens, say_missing
+from workbench.batch import UNREAD, Batch
+from workbench.donors import Donors, Positions
+from workbench.edits import Edit, MissingExamples
+from workbench.interventions import Intervention, donor_names
+from workbench.locations import Edges
+from workbench.operations import Cut, KeepOnly, Scale, Uniform, Zero
+from workbench.preparation import check_places, resolve
+from workbench.resolution import hidden_edges, missing, reaches
+from workbench.sites import in_part
+
+OnMissing = Literal["raise", "skip"]
+Say = Callable[[str], str]
+
+_SAME_FOR_ALL = (Cut, KeepOnly, Uniform, Scale, Zero)
+"""Operations that need nothing of an example but where to act."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One list of interventions, ready to run on `n` examples.
+
+    lost: for each edit, in how many of them it can reach nothing that is read; hidden: label → how many edges the mask
+    hides anyway, of how many.
+    """
+
+    n: int
+    edits: list[Edit]
+    lost: list[int]
+    hidden: dict[str, tuple[int, int]]
+
+    @property
+    def unread(self) -> list[bool]:
+        """For each edit, whether it can reach nothing that is read in any example."""
+        return [lost == self.n for lost in self.lost]
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be said already."""
+        said = [
+            f"{label}: the mask hides {hidden} of the {asked} edges asked for, with or without it"
+            for label, (hidden, asked) in self.hidden.items()
+        ]
+        return said + [
+            f"{edit.label}: cannot reach what is read in {lost} of {self.n} examples; its effect there is 0 by "
+            "construction"
+            for edit, lost in zip(self.edits, self.lost, strict=True)
+            if lost
+        ]
+
+    def after(self, others: Sequence[Prepared]) -> Prepared:
+        """The same list on its own examples and on those of others."""
+        every = [*others, self]
+        hidden = {label: (0, 0) for one in every for label in one.hidden}
+        for label in hidden:
+            found = [one.hidden.get(label, (0, 0)) for one in every]
+            hidden[label] = sum(hid for hid, _ in found), sum(asked for _, asked in found)
+        lost = [sum(counts) for counts in zip(*(one.lost for one in every), strict=True)]
+        return Prepared(sum(one.n for one in every), self.edits, lost, hidden)
+
+
+@dataclass(eq=False)
+class Scene:
+    """A model, and the examples of a batch that run.
+
+    kept [batch]: their indices in the batch handed in, of `n` examples; skipped: the others, example → reason.
+    """
+
+    model: Any
+    batch: Batch
+    kept: Tensor
+    n: int
+    skipped: Mapping[int, str]
+    donors: Donors
+    sight: Sight
+    _alone: Scene | None = None
+    _same: dict[Any, bool] = field(default_factory=dict)
+
+    def prepare(self, interventions: Sequence[Intervention]) -> Prepared:
+        """The edits of a list. Raises as `run` does."""
+        if self._same_for_all(interventions):
+            return self._prepare_once(interventions)
+        return self._prepared(interventions, 1)
+
+    def missing(self, interventions: Sequence[Intervention]) -> dict[int, str]:
+        """Examples in which some intervention has nothing to act on: example → reason."""
+        if not self._same_for_all(interventions):
+            return missing(interventions, self.batch, self.sight)
+        one = self.first.batch
+        found = missing(interventions, one, self.first.sight)
+        return dict.fromkeys(range(len(self.batch)), found[0]) if found else {}
+
+    def _prepared(self, interventions: Sequence[Intervention], times: int) -> Prepared:
+        batch, sight = self.batch, self.sight
+        edits = resolve(self.model, batch, interventions, sight, self.donors)
+        lost = [times * int((~reaches(edit, batch, sight, self.model)).sum()) for edit in edits]
+        found = hidden_edges(interventions, batch, sight)
+        hidden = {label: (times * hid, times * asked) for label, (hid, asked) in found.items()}
+        return Prepared(times * len(batch), edits, lost, hidden)
+
+    def _prepare_once(self, interventions: Sequence[Intervention]) -> Prepared:
+        """The same, worked out on one example where all are alike; masks are views of it, one row for all examples."""
+        one = self.first._prepared(interventions, len(self.batch))
+        return replace(one, edits=[_for_all(edit, len(self.batch)) for edit in one.edits])
+
+    @property
+    def alike(self) -> bool:
+        """Whether all examples are padded, read and seen alike."""
+        sides = {id(side): side for part in self.model.parts for side in self.batch.sides(part)}
+        masks = [(("valid", name), side.valid) for name, side in sides.items()] + [
+            ("read", self.batch.labels != UNREAD)
+        ]
+        return all(self._constant(*one) for one in masks) and all(self._seen_alike(part) for part in self.model.parts)
+
+    def part(self, examples: slice) -> Scene:
+        """Some of its examples."""
+        batch, kept = self.batch.select(examples), self.kept[examples]
+        donors = replace(self.donors, batch=batch, kept=kept, _values={})
+        return Scene(self.model, batch, kept, self.n, self.skipped, donors, Sight(self.model, batch))
+
+    @property
+    def first(self) -> Scene:
+        """Its first example alone."""
+        if self._alone is None:
+            batch = self.batch.select(slice(0, 1))
+            donors = replace(self.donors, batch=batch, kept=self.kept[:1], _values={})
+            self._alone = Scene(self.model, batch, self.kept[:1], 1, {}, donors, Sight(self.model, batch))
+        return self._alone
+
+    def _same_for_all(self, interventions: Sequence[Intervention]) -> bool:
+        return (
+            len(self.batch) > 1
+            and self.model.by_position
+            and all(isinstance(one.what, _SAME_FOR_ALL) for one in interventions)
+            and all(self._uniform(one) for one in interventions)
+        )
+
+    def _uniform(self, one: Intervention) -> bool:
+        """Whether a location means the same positions or edges in every example, seen by the same rows."""
+        where = one.where
+        assert where is not None
+        readers, sources = self.batch.sides(where.in_model)
+        wanted: list[tuple[Any, Tensor]] = [("read", self.batch.labels != UNREAD)]
+        wanted += [("valid", readers.valid), ("valid source", sources.valid)]
+        if isinstance(where, Edges):
+            named = [(readers, where.dest), (sources, where.source)]
+        else:
+            named = [(counted(self.batch, in_part(where.in_model, where.part)), where.pos)]
+        for side, role in named:
+            if role is not None and role not in side.roles:
+                return False
+            wanted.append(((side is sources, role), side.role(role)))
+        known = [self._constant((where.in_model, name), mask) for name, mask in wanted]
+        return all(known) and all(self._seen_alike(part) for part in self.model.parts)
+
+    def _seen_alike(self, part: str) -> bool:
+        layers = range(self.model.parts[part].n_layers)
+        return all(self._constant(("sight", part, layer), self.sight(part, layer)) for layer in layers)
+
+    def _constant(self, name: Any, mask: Tensor) -> bool:
+        if name not in self._same:
+            self._same[name] = mask.stride(0) == 0 or torch.equal(mask, mask[:1].expand_as(mask))
+        return self._same[name]
+
+
+def _for_all(edit: Edit, n: int) -> Edit:
+    def spread(mask: Tensor | None) -> Tensor | None:
+        return None if mask is None else mask.expand(n, *mask.shape[1:])
+
+    tensors = {name: value.expand(n, *value.shape[1:]) for name, value in edit.tensors.items()}
+    masks = [spread(mask) for mask in (edit.selected, edit.made, edit.erases)]
+    return replace(edit, selected=masks[0], made=masks[1], erases=masks[2], tensors=tensors)
+
+
+def absent(model: Any, batch: Batch, interventions: Sequence[Intervention]) -> dict[int, str]:
+    """Examples in which some intervention has nothing to act on: example → reason."""
+    check_places(model, interventions)
+    batch = batch.to(device_of(model))
+    check_tokens(model, batch, "")
+    return missing(interventions, batch, Sight(model, batch))
+
+
+def scene_of(
+    model: Any,
+    batch: Batch,
+    lists: Mapping[str, Sequence[Intervention]],
+    *,
+    donors: Mapping[str, Batch] | None,
+    positions: Positions,
+    on_missing: OnMissing,
+    left_out: Mapping[int, str] | None,
+    chunk_size: int,
+    say: Say,
+) -> Scene:
+    """The examples in which every list of interventions, by label, has something to act on.
+
+    Raises MissingExamples where some example lacks it and nobody said to skip it, or where none is left, and what
+    `check_arguments` and `check_places` raise.
+    """
+    check_arguments(model, batch, positions, on_missing)
+    if donors is not None and not isinstance(donors, Mapping):
+        raise TypeError("donors come by name, as donors={'other': batch}, also when there is one")
+    batch = batch.to(device_of(model))
+    named = {name: donor.to(batch.device) for name, donor in (donors or {}).items()}
+    for name, donor in named.items():
+        check_tokens(model, donor, f" of donor {name!r}")
+    whole, skipped = _scene(model, batch, len(batch), None, {}, named, positions, chunk_size), dict(left_out or {})
+    for label, interventions in lists.items():
+        with saying(say(label)):
+            check_places(model, interventions)
+            missed = {one: why for one, why in whole.missing(interventions).items() if one not in (left_out or {})}
+            if missed and on_missing == "raise":
+                raise MissingExamples(say_missing(missed, len(batch)))
+        skipped |= {one: why for one, why in missed.items() if one not in skipped}
+    if not skipped:
+        return whole
+    kept = torch.tensor([i for i in range(len(batch)) if i not in skipped], dtype=torch.long, device=batch.device)
+    if not len(kept):
+        raise MissingExamples(f"no example is left: {say_missing(skipped, len(batch))}")
+    return _scene(model, batch.select(kept), len(batch), kept, skipped, named, positions, chunk_size)
+
+
+def _scene(
+    model: Any,
+    batch: Batch,
+    n: int,
+    kept: Tensor | None,
+    skipped: dict[int, str],
+    named: Mapping[str, Batch],
+    positions: Positions,
+    chunk_size: int,
+) -> Scene:
+    kept = torch.arange(n, device=batch.device) if kept is None else kept
+    donors = Donors(model, batch, kept, n, named, positions, chunk_size)
+    return Scene(model, batch, kept, n, skipped, donors, Sight(model, batch))
+
+
+def check_used(named: Mapping[str, Batch] | None, lists: Iterable[Sequence[Intervention]]) -> None:
+    """Raises TypeError for a donor that no list of interventions names."""
+    used = set().union(*map(donor_names, lists))
+    if unused := sorted(set(named or {}) - used):
+        raise TypeError(f"donors: no intervention names {unused[0]!r}; leave it out, or name it in one")
+
+
+@contextmanager
+def saying(where: str) -> Iterator[None]:
+    """Puts words before those of an error: in which condition it came up."""
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, RuntimeError) as error:
+        if not where:
+            raise
+        raise type(error)(f"{where}: {error.args[0] if error.args else error}") from error
+
+
+def device_of(model: Any) -> torch.device:
+    return next(model.parameters()).device
