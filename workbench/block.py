@@ -18,8 +18,10 @@ from workbench.genuine import has_hooks
 from workbench.groups import Group, grouped, is_spread
 from workbench.hooks import Key
 from workbench.interventions import Intervention
+from workbench.models.prefix import Prefix
+from workbench.models.reuse import refusal, reusable_from
 from workbench.operations import Freeze
-from workbench.passes import Pass, execute
+from workbench.passes import Pass, execute, together
 from workbench.proof import TOLERANCE
 from workbench.running import swallowed
 from workbench.scene import Prepared, Say, Scene, saying
@@ -30,6 +32,9 @@ ROWS_TOGETHER = 8192
 
 CHECKED = 4
 """Examples in which a condition of each kind is run through hooks as well."""
+
+
+FOREIGN = "not a model of this workbench"
 
 
 class Disagreement(RuntimeError):
@@ -74,10 +79,12 @@ def outcomes(
     found = block.by_rows([] if why else [label for label in conditions if not _custom(block.prepared[label])])
     if checked:
         block.check(found)
-    for label in conditions:
-        if label not in found:
-            reason = why or block.why.get(label, "a custom function changes a whole tensor")
-            found[label] = block.by_hooks(label, reason)
+    reasons = {
+        label: why or block.why.get(label, "a custom function changes a whole tensor")
+        for label in conditions
+        if label not in found
+    }
+    found |= block.by_hooks(reasons)
     return block.clean.logits, {label: found[label] for label in conditions}
 
 
@@ -85,7 +92,7 @@ def why_not(model: Any) -> str | None:
     """Why the fast path does not apply to a model; None where it does."""
     row_by_row = getattr(model, "row_by_row", None)
     if row_by_row is None:
-        return "not a model of this workbench"
+        return FOREIGN
     if has_hooks(model):
         return "the model carries a hook that is not ours"
     if next(model.parameters()).dtype not in (torch.float32, torch.float64):
@@ -100,7 +107,7 @@ def _custom(prepared: Prepared) -> bool:
 class _Block:
     def __init__(self, scene: Scene, positions: Positions, chunk_size: int, say: Say):
         self.scene, self.positions, self.chunk_size, self.say = scene, positions, chunk_size, say
-        self.read = scene.batch.read_positions() if positions == "read" else None
+        self.read = scene.read() if positions == "read" else None
         self.prepared: dict[str, Prepared] = {}
         self.why: dict[str, str] = {}
         self._clean: Clean | None = None
@@ -114,12 +121,20 @@ class _Block:
 
     def _begin(self, keys: Collection[Key]) -> None:
         """The clean run, in which these sites are recorded."""
-        out = self._execute(keep=keys)
+        self._keep(self._execute(keep=keys))
+
+    def _keep(self, out: Pass) -> None:
         self._clean = Clean(
             self.scene, out.logits, self.read, dict(out.kept), lambda key: self._execute(keep=[key]).kept[key]
         )
 
-    def _execute(self, edits: Sequence[Edit] = (), keep: Collection[Key] = (), first: int | None = None) -> Pass:
+    def _execute(
+        self,
+        edits: Sequence[Edit] = (),
+        keep: Collection[Key] = (),
+        examples: slice = slice(None),
+        resume: Prefix | None = None,
+    ) -> Pass:
         return execute(
             self.scene.model,
             self.scene.batch,
@@ -127,17 +142,44 @@ class _Block:
             read=self.read,
             keep=keep,
             chunk_size=self.chunk_size,
-            first=first,
+            examples=examples,
+            resume=resume,
         )
 
-    def by_hooks(self, label: str, why: str) -> Outcome:
-        """What a condition gives in a pass of its own."""
+    def by_hooks(self, labels: Mapping[str, str]) -> dict[str, Outcome]:
+        """What conditions give in passes of their own; labels: label → why."""
+        found = self._resumed(labels)
+        more = "; layers before the first edited one are computed once" if found else ""
+        return {label: self._hooked(label, f"hooks: {why}{more}", found.get(label)) for label, why in labels.items()}
+
+    def _hooked(self, label: str, how: str, found: Pass | None) -> Outcome:
         prepared = self.prepared[label]
         with saying(self.say(label)):
-            out = self._execute(prepared.edits)
+            out = found or self._execute(prepared.edits)
             check_finite(out.logits)
             notes = swallowed(self.scene, prepared, self.positions, self.chunk_size, lambda: out.logits)
-        return Outcome(out.logits, prepared, out.idle, notes, f"hooks: {why}")
+        return Outcome(out.logits, prepared, out.idle, notes, how)
+
+    def _resumed(self, labels: Collection[str]) -> dict[str, Pass]:
+        """Passes of a wrapped model under each condition and without one, chunk by chunk, so that what comes before the
+        first edited layer is computed once; none where that does not apply."""
+        model = self.scene.model
+        if not labels or why_not(model) != FOREIGN or refusal(model):
+            return {}
+        edits = {label: self.prepared[label].edits for label in labels}
+        layers = {reusable_from(model, [edit.key for edit in several]) or 0 for several in edits.values()}
+        if layers == {0}:
+            return {}
+        clean: list[Pass] = []
+        passes: dict[str, list[Pass]] = {label: [] for label in labels}
+        for at in range(0, len(self.scene.batch), self.chunk_size):
+            prefix, examples = Prefix(model, layers), slice(at, at + self.chunk_size)
+            clean.append(self._execute(examples=examples, resume=prefix))
+            for label, several in edits.items():
+                with saying(self.say(label)):
+                    passes[label].append(self._execute(several, examples=examples, resume=prefix))
+        self._keep(together(clean))
+        return {label: together(several) for label, several in passes.items()}
 
     def by_rows(self, labels: Sequence[str]) -> dict[str, Outcome]:
         """What conditions give whose rows are computed alone; for those that are not among them, `why` says why."""
@@ -228,7 +270,7 @@ class _Block:
             if kind in seen:
                 continue
             seen.add(kind)
-            want = self._execute(one.prepared.edits, first=CHECKED).logits
+            want = self._execute(one.prepared.edits, examples=slice(CHECKED)).logits
             largest, off = float(want.abs().max()), float((one.logits[: len(want)] - want).abs().max())
             if not off <= TOLERANCE[want.dtype] * largest:
                 raise Disagreement(

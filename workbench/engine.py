@@ -20,7 +20,7 @@ from workbench.hooks import alone
 from workbench.interventions import Intervention
 from workbench.metrics import AGAINST_CLEAN, METRICS
 from workbench.nearest import nearest
-from workbench.operations import Resample
+from workbench.operations import Resample, Shuffle
 from workbench.running import Run, said_idle
 from workbench.scene import OnMissing, Say, Scene, check_used, scene_of
 
@@ -118,8 +118,8 @@ def measure_each(
     """Metrics, by their names in `workbench.metrics`, of a model under each condition; otherwise as `run_each`.
 
     Examples go by in blocks, of which at most 256 MiB of the clean run and 256 MiB of logits are held at once, beside
-    one value per condition, metric and example. `resample` draws over the whole batch, which is then one block; of a
-    `mean`'s donor the values at its site are held whole. say: label → words before those of an error.
+    one value per condition, metric and example. `resample` and `shuffle` draw over the whole batch, which is then one
+    block; of a `mean`'s donor the values at its site are held whole. say: label → words before those of an error.
     """
     for name in metrics:
         if name not in METRICS and name not in AGAINST_CLEAN:
@@ -128,11 +128,11 @@ def measure_each(
     same = dict.fromkeys(conditions, True)
 
     def value(label: str, found: Outcome, scene: Scene, clean: Tensor) -> None:
-        for name in metrics:
+        for name, all_ in values[label].items():
             if name in AGAINST_CLEAN:
-                values[label][name].append(AGAINST_CLEAN[name](found.logits, scene.batch, clean))
+                all_.append(AGAINST_CLEAN[name](found.logits, scene.batch, clean))
             else:
-                values[label][name].append(METRICS[name](found.logits, scene.batch))
+                all_.append(METRICS[name](found.logits, scene.batch))
         same[label] &= found.logits is clean or torch.equal(found.logits, clean)
 
     scene, ends = _each(
@@ -203,12 +203,15 @@ def _each(
             chunk_size=chunk_size,
             say=say,
         )
+        first = {tuple(several): label for label, several in reversed(list(conditions.items()))}
+        once = {label: conditions[label] for label in conditions if first[tuple(conditions[label])] == label}
         known: dict[str, list[Outcome]] = {label: [] for label in conditions}
-        for number, scene in enumerate(_blocks(whole, conditions, chunk_size)):
-            clean, found = outcomes(scene, conditions, positions, chunk_size, engine, say, checked=number == 0)
+        for number, scene in enumerate(_blocks(whole, once, positions, chunk_size)):
+            clean, found = outcomes(scene, once, positions, chunk_size, engine, say, checked=number == 0)
             if number == 0:
                 check_used(donors, conditions.values())
-            for label, one in found.items():
+            for label, several in conditions.items():
+                one = found[first[tuple(several)]]
                 take(label, one, scene, clean)
                 known[label].append(one.without_logits())
     return whole, {label: _end(found) for label, found in known.items()}
@@ -223,15 +226,15 @@ def _end(found: Sequence[Outcome]) -> _End:
     return _End((*prepared.notes, *said_idle(prepared, idle), *swallowed), "; ".join(engines))
 
 
-def _blocks(scene: Scene, conditions: Lists, chunk_size: int) -> Iterator[Scene]:
+def _blocks(scene: Scene, conditions: Lists, positions: Positions, chunk_size: int) -> Iterator[Scene]:
     """The scene's examples in blocks that fit into memory."""
     changes = [getattr(one.what, "change", one.what) for several in conditions.values() for one in several]
     n, size = len(scene.batch), min(chunk_size, max(1, CEILING // _bytes(scene, len(conditions))))
-    if n <= size or any(isinstance(what, Resample) for what in changes):
+    if n <= size or any(isinstance(what, Resample | Shuffle) for what in changes):
         yield scene
         return
     for at in range(0, n, size):
-        yield scene.part(slice(at, at + size))
+        yield scene.part(slice(at, at + size), positions)
 
 
 def _bytes(scene: Scene, n_conditions: int) -> int:

@@ -12,11 +12,11 @@ import pandas as pd
 import torch
 
 from workbench.batch import Batch
+from workbench.engine import Engine, measure_each
 from workbench.interventions import donor_names
 from workbench.locations import Edges
-from workbench.metrics import AGAINST_CLEAN, METRICS
 from workbench.patterns import derive, edge_weights
-from workbench.running import MissingExamples, Run, absent, run
+from workbench.running import MissingExamples, absent
 from workbench.study import Study
 from workbench.task import Task
 
@@ -52,7 +52,11 @@ def _donor(study: Study, task: Task, batch: Batch, name: str) -> Batch:
 
 
 def measure(
-    common: Shared, model: Any, conditions: Sequence[str], tick: Callable[[int], Any] = lambda _: None
+    common: Shared,
+    model: Any,
+    conditions: Sequence[str],
+    tick: Callable[[int], Any] = lambda _: None,
+    engine: Engine = "auto",
 ) -> dict[str, Cell]:
     """The cells of one model under these conditions; all examples that any condition of the study lacks are left out.
 
@@ -67,34 +71,29 @@ def measure(
     keep = torch.tensor([i for i in range(len(batch)) if i not in skipped], dtype=torch.long)
     if not len(keep):
         raise MissingExamples(f"task {task.name!r}: no example is left; first: {next(iter(skipped.values()))}")
+    asked = {condition: study.conditions[condition] for condition in conditions}
+    found = measure_each(
+        model,
+        batch,
+        asked,
+        study.metrics,
+        donors={name: common.donors[name] for several in asked.values() for name in donor_names(several)},
+        left_out=skipped,
+        engine=engine,
+        say=lambda condition: f"condition {condition!r} of task {task.name!r}",
+    )
     cells: dict[str, Cell] = {}
-    clean = run(model, batch, positions="read", left_out=skipped) if conditions else None
-    for condition in conditions:
-        interventions = study.conditions[condition]
-        try:
-            donors = {name: common.donors[name] for name in donor_names(interventions)}
-            edited = clean
-            if interventions:
-                edited = run(model, batch, interventions, donors=donors, positions="read", left_out=skipped)
-        except (KeyError, ValueError, RuntimeError) as error:
-            raise named(error, f"condition {condition!r}", task) from error
-        assert clean is not None and edited is not None
-        values = {name: _valued(name, edited, clean).cpu().numpy() for name in study.metrics}
-        if not interventions and study.weights:
+    for condition, one in found.items():
+        values = {name: value.cpu().numpy() for name, value in one.values.items()}
+        if not asked[condition] and study.weights:
             weighed = edge_weights(model, batch.select(keep), study.weights)
             values |= {name: weight.cpu().numpy() for name, weight in weighed.items()}
-        notes = list(edited.notes)
-        if interventions and torch.equal(clean.logits, edited.logits):
+        notes = list(one.notes)
+        if asked[condition] and one.same:
             notes.append("the logits are those without interventions, bit for bit, in every example")
         cells[condition] = Cell(_rows(values, keep.numpy(), skipped, len(batch)), tuple(notes))
         tick(1)
     return cells
-
-
-def _valued(name: str, edited: Run, clean: Run) -> torch.Tensor:
-    if name in AGAINST_CLEAN:
-        return AGAINST_CLEAN[name](edited.logits, edited.batch, clean.logits)
-    return METRICS[name](edited.logits, edited.batch)
 
 
 def _missing(study: Study, task: Task, model: Any, batch: Batch) -> dict[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from workbench.anatomy import last_layer
 from workbench.batch import Batch
 from workbench.edits import Edit, InertIntervention
 from workbench.hooks import Hook, Key, evaluating, has_other_hooks, hook_point, installed
+from workbench.models.prefix import Prefix
 from workbench.sites import split
 
 Moment = Literal["before", "after"]
@@ -42,6 +44,7 @@ class _Request:
     moment: Moment = "after"
     objective: Callable[[Tensor, Batch], Tensor] | None = None
     watch: frozenset[Key] = frozenset()
+    resume: Prefix | None = None
 
 
 _known_sums: WeakSet[Any] = WeakSet()
@@ -58,13 +61,15 @@ def execute(
     moment: Moment = "after",
     objective: Callable[[Tensor, Batch], Tensor] | None = None,
     chunk_size: int = 4096,
-    first: int | None = None,
+    examples: slice = slice(None),
+    resume: Prefix | None = None,
 ) -> Pass:
     """Runs the model over the batch in chunks, in eval mode, with these edits made and these sites kept.
 
     moment: kept tensors are copies of what was there "before" our edits, or of what was consumed "after" them. With an
     `objective`, gradients of its sum are taken at the kept sites. Restores the mode and removes its hooks, whatever
-    happens. first: only so many examples, from the start. Raises InertIntervention where an edit did not land, in any
+    happens. examples: only these. resume: what a wrapped model computed of them, one chunk, before the first edited
+    layer; a first pass without edits is recorded there. Raises InertIntervention where an edit did not land, in any
     example.
     """
     if chunk_size < 1:
@@ -78,14 +83,24 @@ def execute(
     watch = set().union(*prover.watched([edit.key for edit in edits], model))
     if new := model not in _known_sums:
         watch |= set().union(*prover.summed(model))
-    whole = _Request(model, batch, edits, read, frozenset(keep), moment, objective, frozenset(watch))
+    start, stop, _ = examples.indices(len(batch))
+    if resume is not None and stop - start > chunk_size:
+        raise ValueError(f"resume holds one chunk of examples, at most {chunk_size}; these are {stop - start}")
+    whole = _Request(model, batch, edits, read, frozenset(keep), moment, objective, frozenset(watch), resume)
     with evaluating(model), torch.set_grad_enabled(objective is not None):
-        n = len(batch) if first is None else min(first, len(batch))
-        chunks = [_Chunk(whole, slice(at, min(at + chunk_size, n)), new) for at in range(0, n, chunk_size)]
-        logits = torch.cat([chunk.run() for chunk in chunks])
+        chunks = [_Chunk(whole, slice(at, min(at + chunk_size, stop)), new) for at in range(start, stop, chunk_size)]
+        passes = [Pass(chunk.run(), chunk.kept, chunk.gradients, chunk.idle) for chunk in chunks]
     _known_sums.add(model)
-    idle = [all(chunk.idle[index] for chunk in chunks) for index in range(len(edits))]
-    return Pass(logits, _joined([c.kept for c in chunks]), _joined([c.gradients for c in chunks]), idle)
+    return together(passes)
+
+
+def together(passes: Sequence[Pass]) -> Pass:
+    """Passes over some examples after others, as one."""
+    if len(passes) == 1:
+        return passes[0]
+    idle = [all(each) for each in zip(*(one.idle for one in passes), strict=True)]
+    logits = torch.cat([one.logits for one in passes])
+    return Pass(logits, _joined([one.kept for one in passes]), _joined([one.gradients for one in passes]), idle)
 
 
 def _joined(parts: Sequence[dict[Key, Tensor]]) -> dict[Key, Tensor]:
@@ -138,7 +153,10 @@ class _Chunk:
         whole, batch = self.whole, self.batch
         first: dict[Key, Hook] = {key: partial(self._arrive, key) for key in whole.watch}
         last: dict[Key, Hook] = {key: partial(self._act, key) for key in whole.watch | whole.keep}
-        with installed(whole.model, first, last):
+        edited = {edit.key for edit in whole.edits}
+        shared = nullcontext() if whole.resume is None else whole.resume.shared(edited, whole.watch | whole.keep)
+        # Before hooks of ours are installed, so that those of others are told from them.
+        with shared, installed(whole.model, first, last):
             return whole.model.logits(batch, self.read)
 
     def _read_at(self, key: Key) -> Tensor | None:

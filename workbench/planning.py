@@ -77,8 +77,9 @@ def plan(study: Study, *, home: Path | str | None = None) -> list[Planned]:
 
 
 def passes(study: Study, named: Mapping[str, str], missing: Collection[str]) -> int:
-    """How often a model runs for those of its cells (condition → key) that are missing: each block once without
-    interventions, once more for derived relations and for weights, and once for each condition with interventions."""
+    """How often a model runs, at the most, for those of its cells (condition → key) that are missing: each block once
+    without interventions, once more for derived relations and for weights, and once for each condition with
+    interventions (of which the engine computes only what they can change)."""
     first = {name: condition for condition, name in reversed(list(named.items()))}
     total = 0
     for group in cells.groups(condition for condition, name in named.items() if first[name] == condition):

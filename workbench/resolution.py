@@ -66,13 +66,13 @@ def missing(interventions: Sequence[Intervention], batch: Batch, sight: Sight) -
 
 
 def hidden_edges(interventions: Sequence[Intervention], batch: Batch, sight: Sight) -> dict[str, tuple[int, int]]:
-    """Interventions some of whose edges the mask hides anyway: label → how many, of how many."""
+    """Interventions on edges: label → how many of them the mask hides anyway, of how many asked for."""
     found = {}
     for one in interventions:
         if isinstance(one.where, Edges) and one.where.source is not None:
             asked = batch.edges(one.where.dest, one.where.source, one.where.in_model)
-            if hidden := int((asked & ~sight(one.where.in_model, one.where.layer)).sum()):
-                found[str(one)] = hidden, int(asked.sum())
+            hidden = asked & ~sight(one.where.in_model, one.where.layer)
+            found[str(one)] = int(hidden.sum()), int(asked.sum())
     return found
 
 

@@ -202,7 +202,7 @@ def _run(
         scene.model,
         batch,
         prepared.edits,
-        read=batch.read_positions() if positions == "read" else None,
+        read=scene.read() if positions == "read" else None,
         keep=keep,
         moment=moment,
         objective=objective,
@@ -236,12 +236,12 @@ def swallowed(
     if len(prepared.edits) < 2:
         return []
     batch, notes = scene.batch, []
-    read = batch.read_positions() if positions == "read" else None
-    few = execute(scene.model, batch, prepared.edits, read=read, chunk_size=chunk_size, first=FEW).logits
+    read = scene.read() if positions == "read" else None
+    few = execute(scene.model, batch, prepared.edits, read=read, chunk_size=chunk_size, examples=slice(FEW)).logits
     for index, edit in enumerate(prepared.edits):
         others = [*prepared.edits[:index], *prepared.edits[index + 1 :]]
         without = partial(execute, scene.model, batch, others, read=read, chunk_size=chunk_size)
-        if torch.equal(without(first=FEW).logits, few) and torch.equal(without().logits, whole()):
+        if torch.equal(without(examples=slice(FEW)).logits, few) and torch.equal(without().logits, whole()):
             notes.append(
                 f"{edit.label}: the other edits of this list give the same without it; it changes nothing here"
             )

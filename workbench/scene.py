@@ -34,7 +34,7 @@ class Prepared:
     """One list of interventions, ready to run on `n` examples.
 
     lost: for each edit, in how many of them it can reach nothing that is read; hidden: label → how many edges the mask
-    hides anyway, of how many.
+    hides anyway, of how many asked for.
     """
 
     n: int
@@ -53,6 +53,7 @@ class Prepared:
         said = [
             f"{label}: the mask hides {hidden} of the {asked} edges asked for, with or without it"
             for label, (hidden, asked) in self.hidden.items()
+            if hidden
         ]
         return said + [
             f"{edit.label}: cannot reach what is read in {lost} of {self.n} examples; its effect there is 0 by "
@@ -86,6 +87,7 @@ class Scene:
     skipped: Mapping[int, str]
     donors: Donors
     sight: Sight
+    _read: Tensor | None = None
     _alone: Scene | None = None
     _same: dict[Any, bool] = field(default_factory=dict)
 
@@ -125,11 +127,18 @@ class Scene:
         ]
         return all(self._constant(*one) for one in masks) and all(self._seen_alike(part) for part in self.model.parts)
 
-    def part(self, examples: slice) -> Scene:
-        """Some of its examples."""
+    def read(self) -> Tensor:
+        """The positions that are read [batch read], as many in each example as in the one with the most."""
+        if self._read is None:
+            self._read = self.batch.read_positions()
+        return self._read
+
+    def part(self, examples: slice, positions: Positions) -> Scene:
+        """Some of its examples; what is read keeps the shape that it has in the whole."""
         batch, kept = self.batch.select(examples), self.kept[examples]
         donors = replace(self.donors, batch=batch, kept=kept, _values={})
-        return Scene(self.model, batch, kept, self.n, self.skipped, donors, Sight(self.model, batch))
+        read = self.read()[examples] if positions == "read" else None
+        return Scene(self.model, batch, kept, self.n, self.skipped, donors, Sight(self.model, batch), read)
 
     @property
     def first(self) -> Scene:

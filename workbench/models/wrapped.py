@@ -190,7 +190,8 @@ class Wrapped(nn.Module):
         keys, at = _kinds(batch)
         for i, key in enumerate(keys):
             for place, seen in self._seen.get(key, {}).items():
-                if not bool((~passing.hidden[place][at == i].all(1) == seen).all()):
+                hidden = passing.hidden.get(place)  # None where a prefix stands in the layer's place
+                if hidden is not None and not bool((~hidden[at == i].all(1) == seen).all()):
                     raise Unsupported(f"{self.kind}: what a row of layer {place[1]} sees differs by what is in it")
         if logits.ndim == 2:
             logits = logits[:, None].expand(-1, batch.tokens.shape[1], -1)
