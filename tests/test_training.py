@@ -4,8 +4,10 @@ twice."""
 import io
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -15,15 +17,21 @@ import torch
 import torch.nn.functional as F
 from filelock import FileLock
 from pydantic import ValidationError
+from test_kinds_in_training import fitting_config
 from tqdm import tqdm
 
 from tasks.lookup import Lookup
 from workbench import fitting, progress, training
 from workbench.batch import UNREAD, Batch
-from workbench.fitting import fit, fit_ensemble, fresh, training_batches
+from workbench.compiling import NotCompiled, compiled
+from workbench.devices import one_thread
+from workbench.fitting import ensemble_batches, fit, fit_ensemble, fresh, training_batches
 from workbench.metrics import accuracy
 from workbench.models.config import ModelConfig
+from workbench.models.dropout import dropping
+from workbench.models.given import given
 from workbench.recipe import Recipe
+from workbench.task import derive_seed
 from workbench.training import train, train_each, train_many
 
 TASK = Lookup()
@@ -111,6 +119,63 @@ def test_models_leave_training_in_eval_mode_on_the_cpu_in_float32(tmp_path):
     assert {(value.device.type, value.dtype) for value in weights(one).values()} == {("cpu", torch.float32)}
 
 
+# The same bits as a plain loop
+
+
+def slowly(task, config, recipe, seed):
+    """The loop that says what `fit` does: PyTorch's optimiser, a batch drawn where it is used."""
+    model = fresh(config, seed).train()
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), weight_decay=recipe.weight_decay,
+        fused=True,
+    )  # fmt: skip
+    losses, dropped = [], torch.Generator().manual_seed(derive_seed("dropout", seed))
+    with one_thread(), dropping(model, recipe.dropout, dropped):
+        for step in range(recipe.steps):
+            block, within = divmod(step, fitting.STEPS_A_BLOCK)
+            steps = min(fitting.STEPS_A_BLOCK, recipe.steps - block * fitting.STEPS_A_BLOCK)
+            drawn = task.sample(steps * recipe.batch_size, derive_seed("train", seed, block))
+            examples = torch.arange(within * recipe.batch_size, (within + 1) * recipe.batch_size)
+            read = drawn.read_positions()
+            repeated = torch.cat([torch.zeros(len(read), 1, dtype=torch.bool), read[:, 1:] == read[:, :1]], 1)
+            labels = drawn.labels.gather(1, read).masked_fill(repeated, UNREAD)[examples]
+            parts = {name: value[examples] for name, value in given(drawn).items()}
+            optimiser.param_groups[0]["lr"] = recipe.rate(step)
+            logits = model(**parts, read=read[examples])
+            loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=recipe.label_smoothing)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(float(loss.detach()))
+    return model.state_dict(), losses
+
+
+PLAINLY = {"plain": {}, "dropped and smoothed": {"dropout": 0.2, "label_smoothing": 0.1, "weight_decay": 0.1}}
+BITS = [
+    *(("grouped", {"norm": norm, "attn_only": without}) for norm in ("post", "pre", "none") for without in (0, 1)),
+    *((kind, {}) for kind in ("relative", "sinusoidal", "window", "patches", "encoder–decoder",
+                              "encoder–decoder, pre", "encoder–decoder, none")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", PLAINLY)
+@pytest.mark.parametrize(("kind", "change"), BITS, ids=str)
+def test_weights_are_those_of_the_plain_loop_bit_for_bit(kind, change, how):
+    task, config = fitting_config(kind)
+    change = {name: bool(value) if name == "attn_only" else value for name, value in change.items()}
+    config = config.model_copy(update=change)
+    recipe = Recipe(steps=fitting.STEPS_A_BLOCK + 4, batch_size=8, warmup=2, curve_every=1, **PLAINLY[how])
+    want, losses = slowly(task, config, recipe, 3)
+    state, curve = fit(task, config, recipe, 3)
+    assert equal(state, want)
+    assert [point["loss"] for point in curve] == losses
+
+
+def test_the_lectures_model_has_the_bits_of_the_plain_loop():
+    config, recipe = ModelConfig(d_vocab=16, n_ctx=9, d_model=32, n_layers=2, n_heads=1), Recipe(steps=12)
+    assert equal(fit(TASK, config, recipe, 0)[0], slowly(TASK, config, recipe, 0)[0])
+
+
 # Data
 
 
@@ -122,20 +187,61 @@ def test_every_block_of_steps_is_drawn_anew_and_none_is_drawn_twice():
     assert len({parts["tokens"].numpy().tobytes() for parts, _, _ in drawn}) == recipe.steps
 
 
-def test_a_seed_sees_the_same_data_whatever_the_trainer(monkeypatch):
-    seen = []
+def rows_of(drawn):
+    """A step's numbers, by what they are."""
+    parts, read, labels = drawn
+    return {**parts, "read": read, "labels": labels}
 
-    def spy(task, recipe, seed):
-        for step, (parts, read, labels) in enumerate(training_batches(task, recipe, seed)):
-            seen.append((seed, step, *(one.numpy().tobytes() for one in (parts["tokens"], read, labels))))
-            yield parts, read, labels
 
-    monkeypatch.setattr(fitting, "training_batches", spy)
-    for seed in (0, 1):
-        fit(TASK, TINY, Recipe(steps=4, batch_size=4), seed)
-    alone, seen = seen, []
-    fit_ensemble(TASK, TINY, Recipe(steps=4, batch_size=4), [1, 0], CPU)
-    assert len(alone) == 8 and sorted(seen) == sorted(alone)
+@pytest.mark.parametrize("kind", ["grouped", "encoder–decoder", "patches"])
+def test_a_seed_of_eight_sees_in_each_step_what_it_sees_alone(kind):
+    """Also over the end of a block, where one seed's examples are padded and another's are not."""
+    task, _ = fitting_config(kind)
+    recipe = Recipe(steps=fitting.STEPS_A_BLOCK + 3, batch_size=4)
+    seeds = list(range(8))
+    alone = [list(training_batches(task, recipe, seed)) for seed in seeds]
+    together = list(ensemble_batches(task, recipe, seeds, CPU))
+    assert len(together) == recipe.steps
+    for step, several in enumerate(together):
+        for seed in seeds:
+            one, other = rows_of(alone[seed][step]), rows_of(several)
+            assert set(one) <= set(other)
+            for name, value in one.items():
+                assert torch.equal(other[name][seed][:, : value.shape[1]], value), (name, seed, step)
+
+
+def test_an_ensemble_is_trained_on_its_batches_and_no_others(monkeypatch):
+    def of_another_seed(task, recipe, seeds, device):
+        return ensemble_batches(task, recipe, [seed + 10 for seed in seeds], device)
+
+    recipe = Recipe(steps=2, batch_size=4)
+    before = fit_ensemble(TASK, TINY, recipe, [0], CPU)[1]
+    assert before == fit_ensemble(TASK, TINY, recipe, [0], CPU)[1]
+    monkeypatch.setattr(fitting, "ensemble_batches", of_another_seed)
+    assert before != fit_ensemble(TASK, TINY, recipe, [0], CPU)[1]
+
+
+def test_the_next_block_is_drawn_by_another_thread_while_one_is_trained_on():
+    threads, begun = [], threading.Event()
+
+    class Watched(Lookup):
+        def sample(self, n, seed):
+            threads.append(threading.current_thread())
+            if len(threads) == 2:
+                begun.set()
+            return super().sample(n, seed)
+
+    steps = ensemble_batches(Watched(), Recipe(steps=2 * fitting.STEPS_A_BLOCK, batch_size=2), [0], CPU)
+    next(steps)
+    assert begun.wait(60), "the second block waits for the first to be used up"
+    assert threading.main_thread() not in threads and len(set(threads)) == 1
+    steps.close()
+    assert not threads[0].is_alive()
+
+
+def test_a_task_that_fails_in_the_drawing_thread_fails_the_ensemble():
+    with pytest.raises(LookupError, match="no data today"):
+        fit_ensemble(Breaks(), TINY, SHORT, [0, 1], CPU)
 
 
 def drawn_by(labels, valid=None):
@@ -196,12 +302,94 @@ def test_the_key_bias_has_no_gradient_but_rounding():
         assert block.attn.b_K.grad.abs().max() < 1e-15 < 1e-6 < block.attn.b_Q.grad.abs().max()
 
 
+def test_one_of_eight_seeds_ends_where_it_ends_alone():
+    config = ModelConfig(d_vocab=16, n_ctx=9, d_model=16, n_layers=2, n_heads=1)
+    recipe = Recipe(steps=20, batch_size=64)
+    states, curves = fit_ensemble(TASK, config, recipe, list(range(8)), CPU)
+    for seed in (0, 7):
+        (single,), (single_curve,) = fit_ensemble(TASK, config, recipe, [seed], CPU)
+        alone, _ = fit(TASK, config, recipe, seed)
+        for one in (single, alone):
+            apart = {name: (value - one[name]).abs() for name, value in states[seed].items() if "b_K" not in name}
+            assert max(float(value.max()) for value in apart.values()) <= 1e-4
+            assert float(torch.cat([value.flatten() for value in apart.values()]).median()) <= 1e-6
+        assert curves[seed][-1]["loss"] == pytest.approx(single_curve[-1]["loss"], abs=1e-5)
+
+
 def test_seeds_of_an_ensemble_do_not_touch_each_other():
     recipe = Recipe(steps=3, batch_size=8, warmup=0)
     (first, _), _ = fit_ensemble(TASK, TINY, recipe, [0, 1], CPU)
     (again, other), _ = fit_ensemble(TASK, TINY, recipe, [0, 5], CPU)
     assert all(torch.allclose(first[name], again[name], atol=1e-6) for name in first if "b_K" not in name)
     assert not torch.allclose(again["embed.W_E"], other["embed.W_E"])
+
+
+# Compiled
+
+COMPILES = pytest.mark.skipif(
+    not any(shutil.which(name) for name in ("g++", "clang++")), reason="this machine has no compiler of C++"
+)
+
+
+@COMPILES
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.filterwarnings("error::workbench.compiling.NotCompiled")
+def test_a_compiled_ensemble_ends_where_one_that_is_not_does():
+    recipe = Recipe(steps=20, batch_size=16, warmup=2)
+    for seeds in ([0, 1, 2], [5, 4, 3]):
+        states, curves = fit_ensemble(TASK, TINY, recipe, seeds, CPU, compiling=True)
+        plain, plain_curves = fit_ensemble(TASK, TINY, recipe, seeds, CPU)
+        for one, other, curve, plain_curve in zip(states, plain, curves, plain_curves, strict=True):
+            assert max(float((one[name] - other[name]).abs().max()) for name in one if "b_K" not in name) <= 1e-4
+            assert curve[-1]["loss"] == pytest.approx(plain_curve[-1]["loss"], abs=1e-5)
+
+
+def test_without_a_compiler_an_ensemble_says_so_and_ends_with_the_same_bits(monkeypatch):
+    def without(function):
+        def fail(*_):
+            raise RuntimeError("No working C++ compiler found\nand many lines more")
+
+        return fail
+
+    recipe = Recipe(steps=3, batch_size=4)
+    plain = fit_ensemble(TASK, TINY, recipe, [0, 1], CPU)
+    monkeypatch.setattr(torch, "compile", without)
+    with pytest.warns(NotCompiled, match="^not compiled, and run as it is: No working C\\+\\+ compiler found$"):
+        other = fit_ensemble(TASK, TINY, recipe, [0, 1], CPU, compiling=True)
+    assert all(equal(one, two) for one, two in zip(plain[0], other[0], strict=True)) and plain[1] == other[1]
+
+
+def test_a_function_that_cannot_be_compiled_runs_as_it_is_and_says_so_once(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("this is not supported")
+
+    monkeypatch.setattr(torch, "compile", lambda function: fail if function.__name__ == "double" else function)
+
+    def double(x):
+        return 2 * x
+
+    made = compiled(double, CPU)
+    with pytest.warns(NotCompiled, match="this is not supported"):
+        assert made(3) == 6
+    assert made(4) == 8
+
+
+def test_on_a_device_for_which_nothing_is_compiled_the_function_is_itself_and_says_so():
+    with pytest.warns(NotCompiled, match="nothing is compiled for 'mps', only for a CPU and for CUDA"):
+        assert compiled(abs, torch.device("mps")) is abs
+
+
+def test_a_wrong_call_of_a_compiled_function_is_its_own_error_and_no_warning(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    with pytest.raises(ZeroDivisionError):
+        compiled(lambda x: 1 / x, CPU)(0)
+
+
+def test_nothing_is_compiled_unless_asked(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda *_: pytest.fail("something is compiled"))
+    fit(TASK, TINY, Recipe(steps=1, batch_size=2), 0)
+    fit_ensemble(TASK, TINY, Recipe(steps=1, batch_size=2), [0], CPU)
 
 
 # Recipe
