@@ -82,6 +82,7 @@ PUBLIC = {
     "run_study": "studies",
     "run_declared": "studies",
     "grid": "grids",
+    "sweep": "sweeping",
     "Store": "store",
     "log_study": "logging_to_wandb",
     "log_training": "logging_to_wandb",

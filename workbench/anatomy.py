@@ -62,14 +62,14 @@ class Sight:
     model: Any
     batch: Batch
     known: dict[tuple[str, int], Tensor] = field(default_factory=dict)
-    _kept: dict[str, Any] = field(default_factory=dict)
+    _kept: dict[Any, Any] = field(default_factory=dict)
 
     def __call__(self, part: str, layer: int) -> Tensor:
         if (part, layer) not in self.known:
             self.known[part, layer] = self.model.sees(self.batch, part, layer)
         return self.known[part, layer]
 
-    def kept(self, name: str, find: Callable[[], Any]) -> Any:
+    def kept(self, name: Any, find: Callable[[], Any]) -> Any:
         """What follows from the masks, found once."""
         if name not in self._kept:
             self._kept[name] = find()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from workbench.affected import Affected, affected
 from workbench.arguments import check_finite
+from workbench.chunks import ROWS_TOGETHER, computed
 from workbench.clean import Clean
 from workbench.donors import Positions
 from workbench.edits import Edit, EmptyRow
@@ -26,9 +27,6 @@ from workbench.proof import TOLERANCE
 from workbench.running import swallowed
 from workbench.scene import Prepared, Say, Scene, saying
 from workbench.uncomputed import check_emptied, unsure
-
-ROWS_TOGETHER = 8192
-"""Rows of a layer that are computed together: few enough for a cache, enough for a matrix product."""
 
 CHECKED = 4
 """Examples in which a condition of each kind is run through hooks as well."""
@@ -228,21 +226,9 @@ class _Block:
         return Outcome(logits, prepared, idle, notes, "rows")
 
     def _group(self, group: Group, labels: Sequence[str], found: Affected) -> dict[str, Outcome]:
-        from workbench.models.rowwise import RowPass
-
-        n, clean, out = len(self.scene.batch), self.clean, {}
-        logits = clean.logits.new_empty(len(group.cells), *clean.logits.shape)
-        idle = torch.ones(len(group.cells), group.n_edits, dtype=torch.bool, device=logits.device)
-        doubtful = torch.zeros(len(group.cells), dtype=torch.bool, device=logits.device)
-        size = max(1, ROWS_TOGETHER // (len(group.cells) * group.most))
+        out = {}
         try:
-            with torch.no_grad():
-                for at in range(0, n, size):
-                    examples = slice(at, min(at + size, n))
-                    one = RowPass(self.scene.model, group, clean.of(examples), examples)
-                    logits[:, examples] = one.logits().movedim(1, 0)
-                    idle &= one.idle
-                    doubtful |= one.doubtful
+            logits, idle, doubtful = computed(self.scene.model, group, self.clean)
         except EmptyRow:
             self.why |= {labels[cell]: "a row was left empty" for cell in group.cells}
             return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ class Clean:
     """The clean run of the examples of a slice.
 
     logits [example read d_vocab]; read [example read]: the positions that the last layer holds, None where it holds
-    all. record: what records sites of the whole run, for those that were not foreseen.
+    all. record: what records sites of the whole run that were not foreseen.
     """
 
     scene: Scene
@@ -33,21 +33,16 @@ class Clean:
     values: dict[Key, Tensor]
     record: Callable[[Key], Tensor]
     examples: slice = field(default_factory=lambda: slice(None))
-    _known: dict[Any, Tensor] = field(default_factory=dict)
+    _own: dict[Any, Any] = field(default_factory=dict)
+    shared: dict[Any, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.logits)
 
     def of(self, examples: slice) -> Clean:
         """Of some of the examples; what is recorded is shared."""
-        return Clean(
-            self.scene,
-            self.logits[examples],
-            None if self.read is None else self.read[examples],
-            self.values,
-            self.record,
-            examples,
-        )
+        read = None if self.read is None else self.read[examples]
+        return replace(self, logits=self.logits[examples], read=read, examples=examples, _own={})
 
     def value(self, key: Key) -> Tensor:
         """A site's tensor."""
@@ -64,44 +59,58 @@ class Clean:
 
     def at(self, key: Key, rows: Rows) -> Tensor:
         """A site's rows [example cell·row ...]; of scores and weights [example head cell·row source]."""
-        value, index = self.value(key), rows.flat
-        if self.read is not None and last_layer(self.scene.model, *key):
-            index = self._slots(len(index)).gather(1, index)
+        value = self.value(key)
+        index = self.once(("index", key), rows, lambda: self._index(key, rows))
         axis = 2 if split(key[0])[1] in ROWS else 1
         if len(index) == 1:
             return value.index_select(axis, index[0])
         taken = value.movedim(axis, 1)[torch.arange(len(value), device=index.device)[:, None], index]
         return taken.movedim(1, axis)
 
-    def _slots(self, n: int) -> Tensor:
-        """Where each position stands among those read [example pos]."""
-        assert self.read is not None
-        if "slots" not in self._known:
-            length = self.scene.batch.tokens.shape[1]
-            out = torch.zeros(len(self.read), length, dtype=torch.long, device=self.read.device)
-            numbers = torch.arange(self.read.shape[1], device=self.read.device).expand_as(self.read)
-            self._known["slots"] = out.scatter(1, self.read, numbers)
-        return self._known["slots"][:n]
+    def once(self, name: Any, rows: Rows, find: Callable[[], Any]) -> Any:
+        """What follows from rows and masks: found once where all examples are alike, else once for these examples."""
+        known = self.shared if len(rows.index) == 1 else self._own
+        if (name, id(rows)) not in known:
+            known[name, id(rows)] = (rows, find())  # the rows are kept, so that no others take their number
+        return known[name, id(rows)][1]
+
+    def _index(self, key: Key, rows: Rows) -> Tensor:
+        """Where rows stand in a site's tensor [example cell·row]."""
+        index = rows.flat
+        if self.read is None or not last_layer(self.scene.model, *key):
+            return index
+        read = self.read[: len(index)]
+        slots = torch.zeros(len(index), self.scene.batch.tokens.shape[1], dtype=torch.long, device=index.device)
+        slots.scatter_(1, read, torch.arange(read.shape[1], device=index.device).expand_as(read))
+        return slots.gather(1, index)
 
     def seen(self, part: str, layer: int, rows: Rows) -> Tensor:
         """Which sources rows read [example cell·row source]."""
-        sees = self.scene.sight(part, layer)[self.examples][: _many(rows, self)]
-        return _taken(sees, rows.flat)
+        return self.once(("seen", part, layer), rows, lambda: self._seen(part, layer, rows))
 
-    def seen_between(self, part: str, layer: int, rows: Rows, source: Rows) -> Tensor:
-        """Which of some sources rows read [example cell row source]."""
-        seen = rearrange(self.seen(part, layer, rows), "b (cell row) s -> b cell row s", cell=rows.index.shape[1])
-        return seen.gather(3, source.index[:, :, None].expand(-1, -1, seen.shape[2], -1))
+    def _seen(self, part: str, layer: int, rows: Rows) -> Tensor:
+        return _taken(self.scene.sight(part, layer)[self.examples][: self._many(rows)], rows.flat)
+
+    def hidden_between(self, part: str, layer: int, rows: Rows, source: Rows) -> Tensor:
+        """Which of some sources rows do not read [example cell row source]."""
+
+        def find() -> Tensor:
+            seen = rearrange(self.seen(part, layer, rows), "b (cell row) s -> b cell row s", cell=rows.index.shape[1])
+            return ~seen.gather(3, source.index[:, :, None].expand(-1, -1, seen.shape[2], -1))
+
+        return self.once(("hidden", part, layer, id(source)), rows, find)
 
     def places(self, part: str, rows: Rows) -> Tensor | None:
         """Where rows stand, counted from 0 [example cell·row]; None in cross-attention."""
-        return None if part == "cross" else _taken(self._places(part, rows), rows.flat)
+        if part == "cross":
+            return None
+        return self.once(("places", part), rows, lambda: _taken(self._places(part, rows), rows.flat))
 
     def _places(self, part: str, rows: Rows) -> Tensor:
         readers, _ = self.scene.batch.sides(part)
         valid = None if bool(readers.valid.all()) else readers.valid
         at: Tensor = self.scene.model.stack(part).places(readers.tokens, valid)
-        return at.expand(len(readers), -1)[self.examples][: _many(rows, self)]
+        return at.expand(len(readers), -1)[self.examples][: self._many(rows)]
 
     def bias(self, part: str, attn: Any, rows: Rows) -> Tensor | None:
         """What relative positions add to rows [example head cell·row source]."""
@@ -119,10 +128,9 @@ class Clean:
         one, other = (rearrange(_taken(at, x.flat), "b (cell n) -> (b cell) n", cell=cells) for x in (rows, source))
         return rearrange(attn.bias((one, other)), "(b cell) head row s -> b head cell row s", cell=cells)
 
-
-def _many(rows: Rows, clean: Clean) -> int:
-    """One example where the rows are those of all."""
-    return 1 if len(rows.index) == 1 else len(clean)
+    def _many(self, rows: Rows) -> int:
+        """One example where the rows are those of all."""
+        return 1 if len(rows.index) == 1 else len(self)
 
 
 def _taken(value: Tensor, index: Tensor) -> Tensor:

@@ -160,6 +160,8 @@ class Donors:
     def record_clean(self, keys: Sequence[Key]) -> None:
         """Records several sites of the batch's own clean run in one pass, instead of one each when they are asked
         for."""
+        if len(set(keys)) < 2:
+            return
         computed = self.batch.labels != UNREAD
         read = self.batch.read_positions() if self.positions == "read" and bool(computed.any()) else None
         together = [key for key in dict.fromkeys(keys) if read is None or not self._only_read(key)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ class Rows:
     index: Tensor
     real: Tensor
 
-    @property
+    @cached_property
     def flat(self) -> Tensor:
         """[example cell·row]"""
         return rearrange(self.index, "b cell row -> b (cell row)")
@@ -123,7 +124,7 @@ class Stacked:
 
     def on(self, target: Tensor, rows: Rows, examples: slice) -> Tensor:
         """A site's rows with the edit made, [example cell·row head width] or [example head cell·row source]."""
-        edit = self._narrowed(rows, examples, len(target))
+        edit = self._narrowed(rows, examples)
         axis, heads = site(edit.site).head_axis, {one.head for one in self.edits}
         if axis is None or len(heads) == 1:
             return edit.on(target, slice(None), None)
@@ -134,10 +135,9 @@ class Stacked:
         chosen = chosen[..., None] if axis == 2 else rearrange(chosen, "row head -> head row 1")
         return torch.where(chosen, after, target)
 
-    def rows(self, rows: Rows, examples: slice, n: int) -> Tensor:
+    def rows(self, rows: Rows, examples: slice) -> Tensor:
         """Which of the rows computed the edit is made in [example cell row]."""
-        made = self._narrowed(rows, examples, n).rows
-        return rearrange(made, "b (cell row) -> b cell row", cell=len(self.edits))
+        return rearrange(self._narrowed(rows, examples).rows, "b (cell row) -> b cell row", cell=len(self.edits))
 
     def everywhere(self, rows: Rows, examples: slice) -> bool:
         """Whether the edit is made at all of these rows."""
@@ -145,40 +145,37 @@ class Stacked:
         asked = [(edit.rows_of(1) if n == 1 else edit.rows[examples]) for edit in self.edits]
         return all(bool(mask.gather(1, rows.index[:, cell]).all()) for cell, mask in enumerate(asked))
 
-    def _narrowed(self, rows: Rows, examples: slice, n: int) -> Edit:
+    @cached_property
+    def alike(self) -> bool:
+        """Whether it is the same in every example."""
+        return all(is_spread(edit) for edit in self.edits)
+
+    def _narrowed(self, rows: Rows, examples: slice) -> Edit:
         """One edit of all cells, at the rows computed; the same for every chunk where all examples are alike."""
-        alike = len(rows.index) == 1 and all(is_spread(edit) for edit in self.edits)
+        alike = len(rows.index) == 1 and self.alike
         if alike and id(rows) in self._known:
-            return _for(self._known[id(rows)], n)
+            return self._known[id(rows)]
         here = slice(0, 1) if alike else examples
-        many = 1 if alike else n
-        parts = [edit.narrowed(here, rows.index[:, cell].expand(many, -1)) for cell, edit in enumerate(self.edits)]
-        selected = torch.cat([selected for selected, _ in parts], 1)
+        parts = [edit.narrowed(here, rows.index[:, cell]) for cell, edit in enumerate(self.edits)]
         tensors = {name: torch.cat([more[name] for _, more in parts], 1) for name in parts[0][1]}
         heads = {edit.head for edit in self.edits}
         one = replace(
             self.edits[0],
             head=next(iter(heads)) if len(heads) == 1 else None,
-            selected=selected,
+            selected=torch.cat([selected for selected, _ in parts], 1),
             tensors=tensors,
             made=None,
             erases=None,
         )
         if alike:
             self._known[id(rows)] = one
-        return _for(one, n)
+        return one
 
 
 def is_spread(edit: Edit) -> bool:
     """Whether an edit is the same in every example."""
     assert edit.selected is not None
     return all(value.stride(0) == 0 for value in (edit.selected, *edit.tensors.values()))
-
-
-def _for(edit: Edit, n: int) -> Edit:
-    assert edit.selected is not None
-    spread = {name: value.expand(n, *value.shape[1:]) for name, value in edit.tensors.items()}
-    return replace(edit, selected=edit.selected.expand(n, *edit.selected.shape[1:]), tensors=spread)
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,6 +38,15 @@ def positions(where: Heads | Stream, batch: Batch) -> Tensor:
     return counted(batch, in_part(where.in_model, where.part)).role(where.pos)
 
 
+def asked(where: Edges, batch: Batch, sight: Sight) -> Tensor:
+    """The edges that a location names, hidden ones too [batch dest source]."""
+    if len(batch) > 1:
+        return batch.edges(where.dest, where.source, where.in_model)
+    name = ("edges", where.in_model, where.dest, where.source)
+    found: Tensor = sight.kept(name, lambda: batch.edges(where.dest, where.source, where.in_model))
+    return found
+
+
 def selection(intervention: Intervention, batch: Batch, sight: Sight) -> Tensor | None:
     """What an intervention asks for: edges [batch dest source] that are visible, or positions [batch pos]."""
     where = intervention.where
@@ -46,7 +55,7 @@ def selection(intervention: Intervention, batch: Batch, sight: Sight) -> Tensor 
     if where is None:
         return None
     if isinstance(where, Edges):
-        return batch.edges(where.dest, where.source, where.in_model) & sight(where.in_model, where.layer)
+        return asked(where, batch, sight) & sight(where.in_model, where.layer)
     return positions(where, batch)
 
 
@@ -70,9 +79,9 @@ def hidden_edges(interventions: Sequence[Intervention], batch: Batch, sight: Sig
     found = {}
     for one in interventions:
         if isinstance(one.where, Edges) and one.where.source is not None:
-            asked = batch.edges(one.where.dest, one.where.source, one.where.in_model)
-            hidden = asked & ~sight(one.where.in_model, one.where.layer)
-            found[str(one)] = int(hidden.sum()), int(asked.sum())
+            edges = asked(one.where, batch, sight)
+            hidden = edges & ~sight(one.where.in_model, one.where.layer)
+            found[str(one)] = int(hidden.sum()), int(edges.sum())
     return found
 
 
@@ -184,7 +193,10 @@ def _row_change(one: Intervention) -> Callable[..., Tensor]:
 
 def _settle(one: Intervention, before: Tensor, after: Tensor, own: Tensor | None) -> Tensor:
     """What becomes of rows that the edit left empty."""
-    emptied = rows.visible(before).any(-1) & ~rows.visible(after).any(-1)
+    left = after.amax(-1) > rows.HIDDEN
+    if bool(left.all()):
+        return after
+    emptied = rows.visible(before).any(-1) & ~left
     if not emptied.any():
         return after
     policy = one.what.empty  # type: ignore[union-attr]

@@ -44,7 +44,7 @@ def summary(frame: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
     [['clean', 'accuracy', 0.5, 1, 2]]
     """
     check(frame)
-    bounds = {metric: _bounds(frame, metric) for metric in metrics(frame)}
+    bounds = {metric: bounds_of(frame, metric) for metric in metrics(frame)}
     rows = []
     for (model, condition), cells in _cells(frame).items():
         for metric in metrics(frame):
@@ -55,7 +55,7 @@ def summary(frame: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
             interval = mean_interval(values, level=level, bounds=bounds[metric]) if values else _NOTHING_RAN
             interval = _possible(metric, interval)
             names = {"model": model, "condition": condition, "metric": metric}
-            rows.append(names | _numbers(kept, values, interval, level))
+            rows.append(names | numbers_of(sum(map(len, kept)), values, interval, level))
     if not rows:
         raise ValueError(f"examples ran, yet no metric of {metrics(frame)} has a value; measure at least one")
     return _table(rows, {"model": frame["model"].dtype, "condition": frame["condition"].dtype})
@@ -95,7 +95,7 @@ def contrast(
     ran = [seed for seed in seeds if _ran(firsts[seed])]
     pairs = [(_values(firsts[seed], metric), _values(seconds[seed], metric)) for seed in ran]
     values = [first if b is None else first - second for first, second in pairs]
-    bounds = _bounds(frame, metric)
+    bounds = bounds_of(frame, metric)
     if not values:
         interval = _NOTHING_RAN
     elif b is None:
@@ -103,7 +103,7 @@ def contrast(
     else:
         interval = difference_interval(pairs, level=level, bounds=bounds)
     names = {"model": kind, "a": a, "b": b, "metric": metric}
-    return _table([names | _numbers(kept, values, interval, level)], {"model": frame["model"].dtype})
+    return _table([names | numbers_of(sum(map(len, kept)), values, interval, level)], {"model": frame["model"].dtype})
 
 
 def paired_tests(frame: pd.DataFrame, pairs: Sequence[tuple[str, str]], metric: str) -> pd.DataFrame:
@@ -205,15 +205,18 @@ def _possible(metric: str, interval: Interval) -> Interval:
     return replace(interval, low=np.clip(interval.low, low, high), high=np.clip(interval.high, low, high))
 
 
-def _bounds(frame: pd.DataFrame, metric: str) -> tuple[float, float] | None:
+def bounds_of(frame: pd.DataFrame, metric: str) -> tuple[float, float] | None:
+    """The bounds that a metric is taken to have; None without any."""
     if metric in UNBOUNDED:
         return None
     return (0.0, 1.0) if frame[metric].min() >= 0 and frame[metric].max() <= 1 else None
 
 
-def _numbers(cells: list[pd.DataFrame], values: list[np.ndarray], interval: Interval, level: float) -> dict[str, Any]:
+def numbers_of(planned: int, values: list[np.ndarray], interval: Interval, level: float) -> dict[str, Any]:
+    """The columns of numbers of one row. planned: examples over all trained models; values: of those that ran, an array
+    a trained model."""
     means, sizes = [float(one.mean()) for one in values], {len(one) for one in values}
-    planned, run = sum(map(len, cells)), sum(map(len, values))
+    run = sum(map(len, values))
     return {
         "estimate": interval.estimate, "low": interval.low, "high": interval.high, "interval": interval.kind,
         "level": level, "n_models": len(values), "n_examples": sizes.pop() if len(sizes) == 1 else pd.NA,

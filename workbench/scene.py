@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -118,13 +119,12 @@ class Scene:
         one = self.first._prepared(interventions, len(self.batch))
         return replace(one, edits=[_for_all(edit, len(self.batch)) for edit in one.edits])
 
-    @property
+    @cached_property
     def alike(self) -> bool:
         """Whether all examples are padded, read and seen alike."""
         sides = {id(side): side for part in self.model.parts for side in self.batch.sides(part)}
-        masks = [(("valid", name), side.valid) for name, side in sides.items()] + [
-            ("read", self.batch.labels != UNREAD)
-        ]
+        masks: list[tuple[Any, Tensor]] = [(("valid", name), side.valid) for name, side in sides.items()]
+        masks.append(("read", self.batch.labels != UNREAD))
         return all(self._constant(*one) for one in masks) and all(self._seen_alike(part) for part in self.model.parts)
 
     def read(self) -> Tensor:
@@ -153,27 +153,23 @@ class Scene:
         return (
             len(self.batch) > 1
             and self.model.by_position
-            and all(isinstance(one.what, _SAME_FOR_ALL) for one in interventions)
-            and all(self._uniform(one) for one in interventions)
+            and self.alike
+            and all(isinstance(one.what, _SAME_FOR_ALL) and self._uniform(one) for one in interventions)
         )
 
     def _uniform(self, one: Intervention) -> bool:
-        """Whether a location means the same positions or edges in every example, seen by the same rows."""
+        """Whether a location means the same positions or edges in every example."""
         where = one.where
         assert where is not None
         readers, sources = self.batch.sides(where.in_model)
-        wanted: list[tuple[Any, Tensor]] = [("read", self.batch.labels != UNREAD)]
-        wanted += [("valid", readers.valid), ("valid source", sources.valid)]
         if isinstance(where, Edges):
             named = [(readers, where.dest), (sources, where.source)]
         else:
             named = [(counted(self.batch, in_part(where.in_model, where.part)), where.pos)]
         for side, role in named:
-            if role is not None and role not in side.roles:
+            if role is not None and (role not in side.roles or not self._constant((id(side), role), side.roles[role])):
                 return False
-            wanted.append(((side is sources, role), side.role(role)))
-        known = [self._constant((where.in_model, name), mask) for name, mask in wanted]
-        return all(known) and all(self._seen_alike(part) for part in self.model.parts)
+        return True
 
     def _seen_alike(self, part: str) -> bool:
         layers = range(self.model.parts[part].n_layers)

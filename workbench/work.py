@@ -203,18 +203,28 @@ class Work:
                 if has_hooks(trained.model):
                     notes.append((label, trained.seed, "every", HOOKED))
         frame = self.rows[number].frame()
-        examples = common.batch.digest()
-        frame.attrs["examples"] = examples
-        frame.attrs["measured"] = {
+        edits = cells_of.edits(common.study)
+        frame.attrs.update(attributes(models, common.batch.digest(), dict.fromkeys(models, edits)))
+        return frame, pd.DataFrame(notes, columns=NOTES)
+
+
+def attributes(
+    models: Mapping[str, Sequence[Trained]], examples: str, edits: Mapping[str, Mapping[str, str]]
+) -> dict[str, Any]:
+    """What a results frame says in its `attrs` of what was measured: examples and weights of each trained model, what
+    the conditions of each label are, and in which dtypes.
+
+    examples: the digest of the batch. edits: label → condition → its interventions as text.
+    """
+    return {
+        "examples": examples,
+        "measured": {
             label: {str(one.seed): {"examples": examples, "weights": one.about.get(WEIGHTS)} for one in several}
             for label, several in models.items()
-        }
-        edits = {name: cells_of.edits(common.study)[name] for name in common.study.conditions}
-        frame.attrs["conditions"] = {label: edits for label in models}
-        frame.attrs["dtypes"] = {
-            label: sorted({_dtype(one.model) for one in several}) for label, several in models.items()
-        }
-        return frame, pd.DataFrame(notes, columns=NOTES)
+        },
+        "conditions": dict(edits),
+        "dtypes": {label: sorted({_dtype(one.model) for one in several}) for label, several in models.items()},
+    }
 
 
 def _trained_elsewhere(trained: Trained, task: Task) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from einops import einsum, rearrange
 from torch import Tensor
 
@@ -34,26 +35,28 @@ def changed_scores(
     else:
         products = einsum(q, k, "b cell row head d_head, b cell s head d_head -> b head cell row s")
     new = attn.scaled(products, clean.bias_between(place[0], attn, rows, source))
-    new = new.masked_fill(~clean.seen_between(*place, rows, source)[:, None], on_rows.HIDDEN)
+    new = new.masked_fill(clean.hidden_between(*place, rows, source)[:, None], on_rows.HIDDEN)
     out = rearrange(scores, "b head (cell row) source -> b head cell row source", cell=cells)
     index = source.index[:, None, :, None, :].expand(*new.shape)
     return rearrange(out.scatter(-1, index, new), "b head cell row source -> b head (cell row) source")
 
 
-def changed_sum(weights: Tensor, new: Tensor, old: Tensor, source: Rows, cells: int) -> Tensor:
-    """What is added to z [example cell·row head d_head] where some sources' values are other ones.
+def add_changed(z: Tensor, weights: Tensor, new: Tensor, old: Tensor, source: Rows) -> Tensor:
+    """z [example cell·row head d_head] with what other values of some sources add to it.
 
     weights [example head cell·row source], new, old [example cell·source kv_head d_head].
     """
-    n_heads = weights.shape[1]
-    real = rearrange(source.real, "b cell s -> b (cell s) 1 1")
-    change = shared((new - old) * real, n_heads)
+    cells = source.index.shape[1]
+    change = shared(new - old, weights.shape[1])
+    if not bool(source.real.all()):
+        change = change * rearrange(source.real, "b cell s -> b (cell s) 1 1")
     change = rearrange(change, "b (cell s) head d_head -> b cell s head d_head", cell=cells)
     by_cell = rearrange(weights, "b head (cell row) source -> b head cell row source", cell=cells)
-    index = source.index[:, None, :, None, :].expand(*by_cell.shape[:-1], -1).expand(len(weights), -1, -1, -1, -1)
+    index = source.index[:, None, :, None, :].expand(*by_cell.shape[:-1], -1)
     taken = by_cell.gather(-1, index)
+    out = rearrange(z, "b (cell row) head d_head -> b cell row head d_head", cell=cells)
     if taken.shape[-1] == 1:
-        added = rearrange(taken, "b head cell row 1 -> b cell row head 1") * change
+        out = torch.addcmul(out, rearrange(taken, "b head cell row 1 -> b cell row head 1"), change)
     else:
-        added = einsum(taken, change, "b head cell row s, b cell s head d_head -> b cell row head d_head")
-    return rearrange(added, "b cell row head d_head -> b (cell row) head d_head")
+        out = out + einsum(taken, change, "b head cell row s, b cell s head d_head -> b cell row head d_head")
+    return rearrange(out, "b cell row head d_head -> b (cell row) head d_head")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
@@ -19,6 +20,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "tanh": torch.tanh,
 }
+
+
+TOGETHER = 4096
+"""Rows that go through an MLP together where no gradient is asked for."""
 
 
 class LayerNorm(nn.Module):
@@ -45,8 +50,22 @@ class MLP(nn.Module):
         self.act = ACTIVATIONS[config.act_fn]
 
     def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        pre = self.hook_pre(F.linear(x, self.W_in.T, self.b_in))
-        return F.linear(self.hook_post(self.act(pre)), self.W_out.T, self.b_out)
+        heard = self.hook_pre._forward_hooks or self.hook_post._forward_hooks
+        if torch.is_grad_enabled() or heard or x.device.type != "cpu":
+            pre = self.hook_pre(F.linear(x, self.W_in.T, self.b_in))
+            return F.linear(self.hook_post(self.act(pre)), self.W_out.T, self.b_out)
+        return self._in_parts(x)
+
+    def _in_parts(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        """The same for a few rows at a time, whose hidden numbers stay in the cache."""
+        rows, out = rearrange(x, "b pos d_model -> (b pos) d_model"), torch.empty_like(x)
+        room, written = rows.new_empty(TOGETHER, len(self.b_in)), rearrange(out, "b pos d_model -> (b pos) d_model")
+        for at in range(0, len(rows), TOGETHER):
+            some = rows[at : at + TOGETHER]
+            pre = torch.addmm(self.b_in, some, self.W_in, out=room[: len(some)])
+            post = pre.relu_() if self.act is F.relu else self.act(pre)
+            torch.addmm(self.b_out, post, self.W_out, out=written[at : at + TOGETHER])
+        return out
 
 
 Places = tuple[Int[Tensor, "#batch dest"], Int[Tensor, "#batch source"]]
@@ -97,7 +116,13 @@ class Block(nn.Module):
         if read is not None:
             resid_pre, dest, mask = picked(resid_pre, read), picked(dest, read), picked(mask, read)
             places = None if at is None else (at.expand(len(read), -1).gather(1, read), at)
-        resid = self.hook_resid_mid(resid_pre + self.hook_attn_out(self.attn(dest, source, mask, places)))
+        return self.behind(resid_pre + self.hook_attn_out(self.attn(dest, source, mask, places)), crossing)
+
+    def behind(
+        self, mid: Float[Tensor, "batch dest d_model"], crossing: Crossing | None = None
+    ) -> Float[Tensor, "batch dest d_model"]:
+        """What leaves the layer; mid: the stream with attention's output."""
+        resid = self.hook_resid_mid(mid)
         if self.norm == "post":
             resid = self.ln1(resid)
         if crossing is not None:

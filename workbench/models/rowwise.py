@@ -18,13 +18,17 @@ from workbench.clean import Clean
 from workbench.groups import Group, LayerRows, Places, Rows, Stacked
 from workbench.hooks import Key
 from workbench.models.attention import Attention, shared
-from workbench.models.columns import changed_scores, changed_sum
+from workbench.models.columns import add_changed, changed_scores
+from workbench.models.layers import Block
+from workbench.models.lean import Onward, projected
 from workbench.operations import Freeze
 from workbench.sites import in_part
 
 WEIGHED = ("scores", "pattern")
 INSIDE = ("q", "k", "v", "scores", "pattern", "z", "result")
 """Sites within attention."""
+WRITTEN = ("result", "attn_out", "resid_mid", "mlp_out", "resid_post")
+"""Sites behind it."""
 
 
 class RowPass:
@@ -41,6 +45,12 @@ class RowPass:
         self.idle = torch.ones(self.cells, group.n_edits, dtype=torch.bool, device=clean.logits.device)
         self.doubtful = torch.zeros(self.cells, dtype=torch.bool, device=clean.logits.device)
         self.weights: tuple[Tensor, bool] | None = None
+
+    def onward(self, block: Block) -> Onward:
+        """What takes a layer's rows onward; one for all passes of the group."""
+        known: Onward = self.clean.shared.setdefault(("onward", id(block)), None) or Onward(block)
+        self.clean.shared["onward", id(block)] = known
+        return known
 
     def logits(self) -> Tensor:
         """[example cell read d_vocab]: the clean ones wherever nothing was changed."""
@@ -67,6 +77,10 @@ class RowPass:
 
     def _read_out(self, rows: Rows) -> Places | None:
         """Where the positions read stand among the last layer's rows; None where both are the same."""
+        found: Places | None = self.clean.once("read out", rows, lambda: self._found(rows))
+        return found
+
+    def _found(self, rows: Rows) -> Places | None:
         read = self.clean.reading
         wanted = (read[:1] if len(rows.index) == 1 else read)[:, None].expand(-1, self.cells, -1)
         if wanted.shape == rows.index.shape and torch.equal(wanted, rows.index) and bool(rows.real.all()):
@@ -137,7 +151,7 @@ class RowPass:
 
     def _doubt(self, one: Stacked, key: Key, rows: Rows, changed: Tensor) -> None:
         """Notes where an edit changed nothing though it might have: whether a later one does can hang on rounding."""
-        might = one.rows(rows, self.examples, len(self.touched)) & rows.real
+        might = one.rows(rows, self.examples) & rows.real
         if isinstance(one.edits[0].alike, Freeze):
             might = might & self._affected(key, rows) & self.touched[:, :, None]
         self.doubtful |= (might.any(-1) & ~changed).any(0)
@@ -164,7 +178,10 @@ class _Layer:
             return None
         entered = self._entering(x)
         stream = self._placed(self.rows.leaving_from, entered, "resid_pre", rows)
-        out = self._attention(self.part, rows, stream, self.rows.source, self.rows.source_from, entered)
+        z, scores, empties = self._mixed(self.part, rows, stream, self.rows.source, self.rows.source_from, entered)
+        if z is not None and not empties and self._onward:
+            return self.whole.onward(self.block)(self._at("resid_pre", rows) if stream is None else stream, z)
+        out = self._edited("attn_out", self._written(self.part, self.block.attn, rows, z, scores, empties), rows)
         mid = self._edited("resid_mid", self._sum("resid_pre", stream, "attn_out", out, rows), rows)
         if mid is not None and self.block.norm == "post":
             mid = self.block.ln1(mid)
@@ -195,7 +212,14 @@ class _Layer:
             return None
         return self._edited("resid_pre", self._placed(self.rows.entering_from, x, "resid_pre", rows), rows)
 
-    def _attention(
+    @property
+    def _onward(self) -> bool:
+        """Whether nothing is edited from what attention's heads write on, and no cross-attention follows."""
+        crossing = "cross" in self.model.parts and self.part == "decoder"
+        edits, part = self.whole.group.edits, self.part
+        return not crossing and not any((in_part(part, bare), self.layer) in edits for bare in WRITTEN)
+
+    def _mixed(
         self,
         part: str,
         rows: Rows,
@@ -203,32 +227,32 @@ class _Layer:
         source: Rows | None,
         places: Places | None,
         read: Tensor | None,
-    ) -> Tensor | None:
-        """What attention writes at rows. stream: what reads there; source: the sources that are other ones; read: the
-        vectors among which they stand at `places`."""
+    ) -> tuple[Tensor | None, Tensor | None, bool]:
+        """What attention mixes at rows (z), their scores, and whether a row may be empty. stream: what reads there;
+        source: the sources that are other ones; read: the vectors among which they stand at `places`."""
         inside = any((in_part(part, bare), self.layer) in self.whole.group.edits for bare in INSIDE)
         if not inside and self.whole.held(part, "attn_out", self.layer, rows):
-            return self._edited("attn_out", None, rows, part)
+            return None, None, True
         block = self.model.block(part, self.layer)
         attn, pre = block.attn, block.norm == "pre"
-        at = self.clean.places(part, rows)
-        q = None if stream is None else attn.queries(block.ln1(stream) if pre else stream, at)
+        q = (
+            None
+            if stream is None
+            else attn.queries(block.ln1(stream) if pre else stream, self.clean.places(part, rows))
+        )
         q = self._edited("q", q, rows, part)
         k = v = None
         if source is not None:
             new = read if read is None or not pre or part == "cross" else block.ln1(read)
             k, v = self._sources(part, attn, source, places, new)
-        scores = self._scores(part, attn, rows, q, source, k)
-        scores, weights, empties = self._weighed(part, rows, scores)
+        scores, weights, empties = self._weighed(part, rows, self._scores(part, attn, rows, q, source, k))
         z = None
         if weights is not None or v is not None:
             weights = self._at("pattern", rows, part) if weights is None else weights
-            values = self.clean.value((in_part(part, "v"), self.layer))
-            z = attn.mixed(weights, values)
+            z = attn.mixed(weights, self.clean.value((in_part(part, "v"), self.layer)))
             if source is not None and v is not None:
-                z = z + changed_sum(weights, v, self._at("v", source, part), source, self.whole.cells)
-        z = self._edited("z", z, rows, part)
-        return self._edited("attn_out", self._written(part, attn, rows, z, scores, empties), rows, part)
+                z = add_changed(z, weights, v, self._at("v", source, part), source)
+        return self._edited("z", z, rows, part), scores, empties
 
     def _weighed(self, part: str, rows: Rows, scores: Tensor | None) -> tuple[Tensor | None, Tensor | None, bool]:
         """Scores and weights with their edits made, and whether a row may be empty."""
@@ -246,8 +270,8 @@ class _Layer:
         new_k = new_v = None
         if read is not None and places is not None:
             picked = places.pick(read, None)
-            new_k = attn.turn(attn.keys(picked), self.clean.places(part, source))
-            new_v = attn.values(picked)
+            new_k = attn.turn(projected(picked, attn.W_K, attn.b_K), self.clean.places(part, source))
+            new_v = projected(picked, attn.W_V, attn.b_V)
             if not places.whole:
                 there = rearrange(places.index >= 0, "b cell row -> b (cell row) 1 1")
                 new_k = torch.where(there, new_k, self._at("k", source, part))
@@ -297,7 +321,8 @@ class _Layer:
     def _crossing(self, rows: Rows, x: Tensor | None, known: Tensor | None) -> Tensor | None:
         """The stream behind cross-attention, normed where it is."""
         cross = self.model.block("cross", self.layer)
-        out = self._attention("cross", rows, x, self.rows.crossed, self.rows.crossed_from, known)
+        z, scores, empties = self._mixed("cross", rows, x, self.rows.crossed, self.rows.crossed_from, known)
+        out = self._edited("attn_out", self._written("cross", cross.attn, rows, z, scores, empties), rows, "cross")
         mid = None
         if x is not None or out is not None:
             mid = (self._behind_attention(rows) if x is None else x) + (
