@@ -116,7 +116,8 @@ class RowPass:
             had, has, axis = value, after, 2 if bare in WEIGHED else 1
             if bare == "scores":
                 self.weights = on_rows.softmax_side_by_side(after)
-                had, has = on_rows.softmax_side_by_side(value)[0], self.weights[0]
+                had = self.clean.weights(key, rows) if value is clean else on_rows.softmax_side_by_side(value)[0]
+                has = self.weights[0]
             changed = self._changed(had, has, rows, axis)
             if self.group.n_edits > 1:
                 near = 1000 * torch.finfo(had.dtype).eps
@@ -289,7 +290,8 @@ class _Layer:
         if q is None and k is None:
             return None
         if q is None:
-            scores, q = self._at("scores", rows, part), self._at("q", rows, part)
+            scores = self._at("scores", rows, part)
+            q = self.clean.viewed((in_part(part, "q"), self.layer), rows)
         else:
             keys = self.clean.value((in_part(part, "k"), self.layer))
             scores = attn.scores(q, keys, self.clean.bias(part, attn, rows))
