@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workbench.affected import Affected, affected
 from workbench.arguments import check_finite
-from workbench.chunks import ROWS_TOGETHER, computed
+from workbench.chunks import computed, rows_together
 from workbench.clean import Clean
 from workbench.donors import Positions
 from workbench.edits import Edit, EmptyRow
@@ -108,7 +108,7 @@ def planned(scene: Scene, cells: Sequence[Sequence[Edit]], read: Tensor | None) 
     alike = scene.alike and all(is_spread(edit) for edits in cells for edit in edits)
     first = scene.first if alike else scene
     found = affected(cells, scene.model, first.batch, first.sight, read)
-    return first, found, grouped(cells, found, ROWS_TOGETHER)
+    return first, found, grouped(cells, found, rows_together(scene.model, scene.batch.tokens.shape[1]))
 
 
 class _Block:

@@ -10,8 +10,15 @@ from torch import Tensor
 from workbench.clean import Clean
 from workbench.groups import Group
 
-ROWS_TOGETHER = 32768
-"""Rows of a layer that are computed together: few enough for a cache, enough for a matrix product."""
+ROWS, BYTES = 32768, 64 * 2**20
+"""Rows of a layer that are computed together at the most, and bytes of what is made of them."""
+
+
+def rows_together(model: Any, n_sources: int) -> int:
+    """Rows of a layer that are computed together: so many that a call's cost does not show, and no more than fit."""
+    width = next(model.parameters()).element_size()
+    heads = max(part.n_heads for part in model.parts.values())
+    return max(1, min(ROWS, BYTES // (width * (8 * model.config.d_model + 3 * heads * n_sources))))
 
 
 @torch.no_grad()
@@ -20,7 +27,8 @@ def computed(model: Any, group: Group, clean: Clean) -> tuple[Tensor, Tensor, Te
     [cell edit]; for each cell whether one of several edits changed nothing where it might have [cell]."""
     from workbench.models.rowwise import RowPass
 
-    n, size = len(clean), max(1, ROWS_TOGETHER // (len(group.cells) * group.most))
+    together = rows_together(model, clean.scene.batch.tokens.shape[1])
+    n, size = len(clean), max(1, together // (len(group.cells) * group.most))
     logits = clean.logits.new_empty(len(group.cells), *clean.logits.shape)
     idle = torch.ones(len(group.cells), group.n_edits, dtype=torch.bool, device=logits.device)
     doubtful = torch.zeros(len(group.cells), dtype=torch.bool, device=logits.device)

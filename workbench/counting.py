@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from workbench.affected import Affected
+from workbench.affected import Affected, Masks
 from workbench.floor import LayerWork
-from workbench.groups import Group, LayerRows, Rows
+from workbench.groups import Group, LayerRows, Places, Rows, Stacked
 from workbench.models.config import ModelConfig
+from workbench.operations import Freeze
 from workbench.scene import Scene
-from workbench.sites import split
+from workbench.sites import in_part
 
-ATTENTION = {"q", "k", "v", "scores", "pattern", "z", "result"}
+BY_ROW = ("q", "scores", "pattern", "z")
+"""Sites of which an edited row has another z."""
+
+INSIDE, BEHIND = ("k", "v", *BY_ROW), ("attn_out", "resid_mid")
 
 
 class Count:
@@ -26,112 +31,124 @@ class Count:
         config: ModelConfig = self.model.stack(part).config
         return config.model_copy(update={"attn_only": True}) if part == "cross" else config
 
-    def told(self, group: Group) -> list[str]:
-        """What of each layer a group computes, in words."""
-        said = []
-        for (part, layer), rows in group.layers.items():
-            if rows.leaving is not None:
-                n = self.scene.batch.sides(part)[0].tokens.shape[1]
-                words = [f"{rows.leaving.index.shape[2]} of {n} rows leave"]
-                for name, one in (
-                    ("keys and values", rows.source),
-                    ("cross-attention's keys and values", rows.crossed),
-                ):
-                    words += [] if one is None else [f"{name} of {one.index.shape[2]} sources"]
-                said.append(f"{part + ' ' if part else ''}layer {layer}: {', '.join(words)}")
-        return said
-
     def whole(self, read: Tensor | None) -> int:
         """A clean pass over all examples."""
-        total = 0
+        total, wanted = 0, self.scene.batch.tokens.shape[1] if read is None else read.shape[1]
         for part, shape in self.model.parts.items():
-            config, (readers, sources) = self.config(part), self.scene.batch.sides(part)
-            n, m, reading = readers.tokens.shape[1], sources.tokens.shape[1], part != "encoder"
+            config, (n, m) = self.config(part), (side.tokens.shape[1] for side in self.scene.batch.sides(part))
             for layer in range(shape.n_layers):
-                rows = n if read is None or not reading or layer < shape.n_layers - 1 else read.shape[1]
-                heads, pairs = config.n_heads * rows, config.n_heads * rows * m
-                kv = config.n_kv_heads * m
-                total += LayerWork(heads, kv, kv, pairs, pairs, heads, rows).flops(config)
-        rows = self.scene.batch.tokens.shape[1] if read is None else read.shape[1]
-        return (total + self._read_out(rows)) * len(self.scene.batch)
+                rows = n if part == "encoder" or layer < shape.n_layers - 1 else wanted
+                heads, kv = config.n_heads * rows, config.n_kv_heads * m
+                total += LayerWork(heads, kv, kv, heads * m, heads * m, heads, rows).flops(config)
+        return (total + self._read_out(wanted)) * len(self.scene.batch)
 
     def _read_out(self, rows: int) -> int:
-        config = self.config("decoder" if "decoder" in self.model.parts else "")
-        return 2 * rows * config.d_model * config.d_vocab
+        return 2 * rows * self.config("decoder").d_model * self.model.n_out
 
     def computed(self, group: Group) -> int:
         """What a group computes beside the clean run."""
-        total, last = 0, 0
+        total = last = 0
         for (part, layer), rows in group.layers.items():
             if rows.leaving is not None:
-                edited = {split(name)[1] for name, at in group.edits if at == layer}
-                total += self._layer(part, rows, edited)
-                last = rows.leaving.index.shape[2] if part != "encoder" else last
-        examples = len(self.scene.batch)
-        return (total + self._read_out(last)) * len(group.cells) * examples
+                total += self._layer(group, part, layer, rows, rows.leaving)
+                last = rows.leaving.index.shape[2]
+        return (total + self._read_out(last)) * len(group.cells) * len(self.scene.batch)
 
-    def _layer(self, part: str, rows: LayerRows, edited: set[str]) -> int:
-        assert rows.leaving is not None
-        config, r = self.config(part), rows.leaving.index.shape[2]
-        n, s = self.scene.batch.sides(part)[0].tokens.shape[1], _many(rows.source)
-        queried = rows.leaving_from is not None
-        weighed = queried or bool(s) or bool(edited & {"v", "scores", "pattern"})
-        work = LayerWork(
-            queries=config.n_heads * r * queried,
-            keys=config.n_kv_heads * s,
-            values=config.n_kv_heads * s,
-            scores=config.n_heads * r * (n * queried + s),
-            mixed=config.n_heads * r * (n + s) * weighed,
-            outputs=config.n_heads * r * (weighed or bool(edited & ATTENTION)),
-            mlps=r * _through_mlp(rows, edited),
-        )
-        return work.flops(config) + self._crossed(part, r, r * _many(rows.crossed), _many(rows.crossed))
+    def _layer(self, group: Group, part: str, layer: int, rows: LayerRows, at: Rows) -> int:
+        stream = rows.leaving_from is not None
+        work, mid = self._attention(group, (part, layer), at, stream, rows.source, rows.source_from)
+        total = work.flops(self.config(part))
+        if part == "decoder" and "cross" in self.model.parts:
+            work, mid = self._attention(group, ("cross", layer), at, mid, rows.crossed, rows.crossed_from)
+            total += work.flops(self.config("cross"))
+        through = at.index.shape[2] if mid and not _held(group, (part, layer), "mlp_out", at) else 0
+        return total + LayerWork(mlps=through).flops(self.config(part))
 
-    def _crossed(self, part: str, rows: int, pairs: int, sources: int) -> int:
-        """Cross-attention of rows, of which `pairs` have another source, and keys and values of those sources."""
-        if part != "decoder" or "cross" not in self.model.parts:
-            return 0
-        config, n = self.config("cross"), self.scene.batch.sides("cross")[1].tokens.shape[1]
-        heads, kv, weighed = config.n_heads * rows, config.n_kv_heads * sources, config.n_heads * (rows * n + pairs)
-        return LayerWork(heads, kv, kv, weighed, weighed, heads).flops(config)
+    def _attention(
+        self, group: Group, place: tuple[str, int], at: Rows, stream: bool, source: Rows | None, moved: Places | None
+    ) -> tuple[LayerWork, bool]:
+        """Attention in one part of a layer, and whether the stream behind it is computed. stream: whether the one that
+        enters is; moved: where the sources stand among new vectors."""
+        config, r, s = self.config(place[0]), at.index.shape[2], 0 if source is None else source.index.shape[2]
+        n = self.scene.batch.sides(place[0])[1].tokens.shape[1]
+        edited = {bare for bare in (*INSIDE, "result", *BEHIND) if _edits(group, place, bare)}
+        if edited <= set(BEHIND) and _held(group, place, "attn_out", at):
+            return LayerWork(), stream or bool(edited)
+        asked = stream or "q" in edited
+        mixed = asked or s > 0 or bool(edited & {"scores", "pattern"})
+        wrote = mixed or bool(edited & {"z", "result"})
+        heads, kv = config.n_heads * r, config.n_kv_heads * s * (moved is not None)
+        outputs = heads * wrote * (2 if "result" in edited else 1)
+        work = LayerWork(heads * stream, kv, kv, heads * (n * asked + s), heads * (n * mixed + s), outputs)
+        return work, stream or wrote or bool(edited)
 
     def floor(self, group: Group, found: Affected) -> int:
-        """What of it must be: real rows alone, and of sources only those that a row reads and that are other ones."""
-        total, last = 0, 0
+        """What of it must be: real rows alone, of sources only those that a row reads and that are other ones, of a
+        layer's first edits only their heads; what an edit overwrites is counted."""
+        total = last = 0
+        members, known = list(group.cells), torch.zeros(0, dtype=torch.bool)
         for (part, layer), rows in group.layers.items():
-            if rows.leaving is not None:
-                edited = {split(name)[1] for name, at in group.edits if at == layer}
-                one, members = found.layers[part, layer], list(group.cells)
-                masks = [mask[members] for mask in (one.leaving, one.entering, one.source)]
-                total += self._needed(part, layer, rows, masks, edited)
-                last = int(one.leaving[members].sum()) if part != "encoder" else last
+            one = found.layers[part, layer]
+            leaving, entering, source = (mask[members] for mask in (one.leaving, one.entering, one.source))
+            work, mid = self._needed(group, (part, layer), leaving, entering, source, entering)
+            total += work.flops(self.config(part))
+            if one.crossed is not None:
+                work, mid = self._needed(group, ("cross", layer), leaving, mid, one.crossed[members], known)
+                total += work.flops(self.config("cross"))
+            through = mid & ~_rows(group, (part, layer), ("mlp_out",), mid, frozen=True)
+            total += LayerWork(mlps=int(through.sum())).flops(self.config(part))
+            known = leaving if part == "encoder" else known
+            last = int(leaving.sum()) if rows.leaving is not None else last
         return (total + self._read_out(last)) * self.each
 
-    def _needed(self, part: str, layer: int, rows: LayerRows, masks: Sequence[Tensor], edited: set[str]) -> int:
-        leaving, entering, source = masks
-        config, sees = self.config(part), self.scene.sight(part, layer)[: leaving.shape[1]]
-        visible = (sees & leaving[..., None]).float()
-        anew = int((visible * (leaving & entering)[..., None]).sum())
-        other = int((visible * (leaving & ~entering)[..., None] * source[:, :, None, :]).sum())
-        r, s = int(leaving.sum()), int(source.sum())
-        kept = int(visible.sum()) if edited & {"scores", "pattern"} else 0
-        work = LayerWork(
-            queries=config.n_heads * int((leaving & entering).sum()),
-            keys=config.n_kv_heads * s,
-            values=config.n_kv_heads * s,
-            scores=config.n_heads * (anew + other),
-            mixed=config.n_heads * max(anew + other, kept),
-            outputs=config.n_heads * r * bool(s or anew or edited & ATTENTION),
-            mlps=r * _through_mlp(rows, edited),
-        )
-        crossed = _many(rows.crossed)
-        return work.flops(config) + self._crossed(part, r, r * crossed, crossed * leaving.shape[0] * leaving.shape[1])
+    def _needed(
+        self, group: Group, place: tuple[str, int], leaving: Masks, stream: Masks, source: Masks, moved: Masks
+    ) -> tuple[LayerWork, Masks]:
+        """Attention in one part of a layer, and the rows [cell example pos] of the stream behind it that are other
+        ones. stream: of the one that enters; moved: of the vectors among which the sources stand."""
+        config, sees = self.config(place[0]), self.scene.sight(*place)[: leaving.shape[1]].float()
+        rows = leaving & ~_rows(group, place, ("attn_out",), leaving, frozen=True)
+        source = source & (torch.einsum("cbd,bds->cbs", rows.float(), sees) > 0)
+        asked, weighed, mixed = (_rows(group, place, sites, leaving) & rows for sites in (("q",), BY_ROW[:3], BY_ROW))
+        new, moved, seen = rows & stream, source & moved, sees.sum(-1)
+        others = torch.einsum("bds,cbs->cbd", sees, source.float()) * (rows & ~new)
+        heads = _heads(group, place, config.n_heads, config.n_kv_heads).to(moved.device)[:, None, None]
+        anew = moved.any(-1).any(-1)[:, None, None]
+        each = torch.where(new | anew, config.n_heads, heads)
+        pairs = torch.where(new | weighed, seen, others)
+        scored = torch.where(new | asked, seen, others * (anew | bool(_edits(group, place, "k"))))
+        wrote = new | (others > 0) | mixed
+        counts = (int((count * each).long().sum()) for count in (scored, pairs, wrote))
+        keys = config.n_kv_heads * int(moved.sum())
+        work = LayerWork(config.n_heads * int(new.sum()), keys, keys, *counts)
+        return work, leaving & (stream | wrote | _rows(group, place, ("result", *BEHIND), leaving))
 
 
-def _through_mlp(rows: LayerRows, edited: set[str]) -> bool:
-    """Whether what the MLP reads may be another."""
-    return rows.entering is not None or rows.source is not None or not edited or not edited <= {"mlp_out", "resid_post"}
+def _edits(group: Group, place: tuple[str, int], bare: str) -> list[Stacked]:
+    return group.edits.get((in_part(place[0], bare), place[1]), [])
 
 
-def _many(rows: Rows | None) -> int:
-    return 0 if rows is None else rows.index.shape[2]
+def _held(group: Group, place: tuple[str, int], bare: str, at: Rows) -> bool:
+    """Whether all of these rows are put back as in the clean run."""
+    edits = [one for one in _edits(group, place, bare) if isinstance(one.edits[0].alike, Freeze)]
+    return any(one.everywhere(at, slice(None)) for one in edits)
+
+
+def _rows(group: Group, place: tuple[str, int], sites: Sequence[str], like: Masks, frozen: bool = False) -> Masks:
+    """The rows that are edited at any of these sites, or those that are put back there."""
+    out = torch.zeros_like(like)
+    for one in (one for bare in sites for one in _edits(group, place, bare)):
+        if isinstance(one.edits[0].alike, Freeze) == frozen:
+            out |= torch.stack([edit.rows_of(like.shape[1]) for edit in one.edits])
+    return out
+
+
+def _heads(group: Group, place: tuple[str, int], n_heads: int, n_kv_heads: int) -> Tensor:
+    """In how many heads each cell is edited [cell]."""
+    out = torch.zeros(len(group.cells), n_heads, dtype=torch.bool)
+    for bare in INSIDE:
+        each = n_heads // n_kv_heads if bare in ("k", "v") else 1
+        for one in _edits(group, place, bare):
+            for cell, head in enumerate(edit.head for edit in one.edits):
+                out[cell, slice(None) if head is None else slice(head * each, (head + 1) * each)] = True
+    return out.sum(1)

@@ -125,14 +125,20 @@ def measure_each(
         if name not in METRICS and name not in AGAINST_CLEAN:
             raise KeyError(f"no metric {name!r}. {nearest(name, [*METRICS, *AGAINST_CLEAN])}")
     values: dict[str, dict[str, list[Tensor]]] = {label: {name: [] for name in metrics} for label in conditions}
-    same = dict.fromkeys(conditions, True)
+    same, unchanged = dict.fromkeys(conditions, True), dict[tuple[int, str], Tensor]()
+
+    def valued(name: str, logits: Tensor, scene: Scene, clean: Tensor) -> Tensor:
+        if name in AGAINST_CLEAN:
+            return AGAINST_CLEAN[name](logits, scene.batch, clean)
+        return METRICS[name](logits, scene.batch)
 
     def value(label: str, found: Outcome, scene: Scene, clean: Tensor) -> None:
         for name, all_ in values[label].items():
-            if name in AGAINST_CLEAN:
-                all_.append(AGAINST_CLEAN[name](found.logits, scene.batch, clean))
-            else:
-                all_.append(METRICS[name](found.logits, scene.batch))
+            # Of what cannot be reached the logits are the clean ones themselves, and are valued once a block.
+            place = (len(all_), name)
+            if found.logits is clean and place not in unchanged:
+                unchanged[place] = valued(name, clean, scene, clean)
+            all_.append(unchanged[place] if found.logits is clean else valued(name, found.logits, scene, clean))
         same[label] &= found.logits is clean or torch.equal(found.logits, clean)
 
     scene, ends = _each(

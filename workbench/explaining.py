@@ -10,11 +10,14 @@ from workbench.batch import Batch
 from workbench.block import custom, planned, why_not
 from workbench.counting import Count
 from workbench.donors import Positions
+from workbench.groups import Group
 from workbench.hooks import alone
 from workbench.interventions import Intervention
-from workbench.scene import OnMissing, Scene, saying, scene_of
+from workbench.scene import OnMissing, Scene, check_used, saying, scene_of
 
 __all__ = ["Explanation", "explain"]
+
+CUSTOM = "a custom function changes a whole tensor"
 
 
 @dataclass(frozen=True)
@@ -28,16 +31,18 @@ class Together:
 @dataclass(frozen=True)
 class Explanation:
     """What is computed. together: groups of conditions; unreached: those that cannot change what is read, which are not
-    run; hooks: condition → why it goes through hooks, in a pass of its own.
+    run; repeated: condition → the one before it whose list is the same, which is run for both; hooks: condition → why
+    it goes through hooks, in a pass of its own.
 
     Floating-point operations of matrix products, a multiply-add counted as 2, in all examples: `clean` of the run
     without edits, `computed` beside it by rows, `floor` of that which must be, `passes` of a pass for each condition
-    that is computed by rows or not run.
+    but those that go through hooks.
     """
 
     n_examples: int
     together: Sequence[Together]
     unreached: Sequence[str]
+    repeated: Mapping[str, str]
     hooks: Mapping[str, str]
     clean: int
     computed: int
@@ -47,22 +52,21 @@ class Explanation:
     def __str__(self) -> str:
         lines = []
         for one in self.together:
-            named = ", ".join(one.conditions[:3]) + (", ..." if len(one.conditions) > 3 else "")
-            lines.append(f"{len(one.conditions)} conditions ({named}):")
-            lines += [f"  {said}" for said in one.layers]
+            lines += [f"{_named(one.conditions)}:", *(f"  {said}" for said in one.layers)]
         if self.unreached:
-            lines.append(f"{len(self.unreached)} conditions cannot change what is read and are not run")
+            lines.append(f"{_named(self.unreached)} cannot change what is read: not run")
+        if self.repeated:
+            lines.append(f"{_named(list(self.repeated))} as one before: not run again")
         for why in dict.fromkeys(self.hooks.values()):
             few = [label for label, said in self.hooks.items() if said == why]
-            lines.append(f"{len(few)} conditions through hooks, a pass each: {why}")
+            lines.append(f"{_named(few)} through hooks, a pass each: {why}")
         if self.passes:
             times = self.passes / (self.computed + self.clean)
-            lines.append(
-                f"{_sized(self.computed)} in {self.n_examples} examples, beside {_sized(self.clean)} of one clean run; "
-                f"a pass for each condition: {_sized(self.passes)}, {times:.1f} times as much"
-            )
-            if self.computed:
-                lines.append(f"floor: {_sized(self.floor)}, {self.floor / self.computed:.0%} of what is computed")
+            lines.append(f"{_counted(self.n_examples, 'example')}: {_sized(self.computed)} by rows")
+            lines.append(f"beside one clean run: {_sized(self.clean)}")
+            lines.append(f"a pass for each condition: {_sized(self.passes)}, {times:.1f} times as much as both")
+        if self.computed:
+            lines.append(f"floor: {_sized(self.floor)}, {self.floor / self.computed:.0%} of what is computed by rows")
         return "\n".join(lines)
 
 
@@ -78,6 +82,9 @@ def explain(
     """What `run_each` would compute of these conditions (or of one list of interventions), without computing it: which
     rows of which layers, how many operations, and their floor. Donors are recorded, where there are any.
 
+    Not foreseen are what shows only in numbers (a row left empty, an edit that changes nothing: such a condition goes
+    through hooks), and the few examples in which conditions are held against the plain path.
+
     Raises what `run_each` raises before anything runs.
 
     >>> import torch
@@ -86,55 +93,68 @@ def explain(
     >>> last, first = torch.tensor([[False, False, True]]), torch.tensor([[True, False, False]])
     >>> batch = Batch(torch.tensor([[4, 7, 4]]), torch.tensor([[-100, -100, 7]]), roles={"last": last, "first": first})
     >>> print(explain(model, batch, {"cut": [cut(Edges(layer=1, dest="last", source="first"))]}))
-    1 conditions (cut):
-      layer 1: 1 of 3 rows leave
-    0.0 MFLOP in 1 examples, beside 0.0 MFLOP of one clean run; a pass for each condition: 0.0 MFLOP, 0.8 times as much
-    floor: 0.0 MFLOP, 99% of what is computed
     """
     lists = conditions if isinstance(conditions, Mapping) else {"": conditions}
+    rest: Any = {"donors": donors, "positions": positions, "on_missing": on_missing}
     with alone(model):
-        scene = scene_of(
-            model,
-            batch,
-            lists,
-            donors=donors,
-            positions=positions,
-            on_missing=on_missing,
-            left_out=None,
-            chunk_size=4096,
-            say=lambda label: f"condition {label!r}" if label else "",
-        )
+        scene = scene_of(model, batch, lists, **rest, left_out=None, chunk_size=4096, say=_say)
+        check_used(donors, lists.values())
         return _explained(scene, lists, positions)
 
 
+def _say(label: str) -> str:
+    return f"condition {label!r}" if label else ""
+
+
 def _explained(scene: Scene, lists: Mapping[str, Sequence[Intervention]], positions: Positions) -> Explanation:
-    prepared, n = {}, len(scene.batch)
-    for label, interventions in lists.items():
-        with saying(f"condition {label!r}" if label else ""):
-            prepared[label] = scene.prepare(interventions)
-    why = why_not(scene.model)
-    hooks = {
-        label: why or "a custom function changes a whole tensor" for label in lists if why or custom(prepared[label])
-    }
-    labels = [label for label in lists if label not in hooks]
+    first = {tuple(several): label for label, several in reversed(list(lists.items()))}
+    repeated = {label: first[tuple(several)] for label, several in lists.items() if first[tuple(several)] != label}
+    prepared = {}
+    for label in (label for label in lists if label not in repeated):
+        with saying(_say(label)):
+            prepared[label] = scene.prepare(lists[label])
+    why, n = why_not(scene.model) or "", len(scene.batch)
+    hooks = {label: why or CUSTOM for label, one in prepared.items() if why or custom(one)}
+    labels = [label for label in prepared if label not in hooks]
     if not labels:
-        return Explanation(n, (), (), hooks, 0, 0, 0, 0)
+        return Explanation(n, (), (), repeated, hooks, 0, 0, 0, 0)
     read = scene.read() if positions == "read" else None
-    first, found, groups = planned(scene, [prepared[label].edits for label in labels], read)
-    count = Count(scene, n // len(first.batch))
-    together = [Together([labels[cell] for cell in group.cells], count.told(group)) for group in groups]
+    told, found, groups = planned(scene, [prepared[label].edits for label in labels], read)
+    count = Count(scene, n // len(told.batch))
     reached = {cell for group in groups for cell in group.cells}
     clean = count.whole(read)
     return Explanation(
         n,
-        together,
+        [Together([labels[cell] for cell in group.cells], _layers(scene, group)) for group in groups],
         [label for cell, label in enumerate(labels) if cell not in reached],
+        repeated,
         hooks,
         clean,
         sum(count.computed(group) for group in groups),
         sum(count.floor(group, found) for group in groups),
-        clean * len(labels),
+        clean * sum(repeated.get(label, label) in labels for label in lists),
     )
+
+
+def _layers(scene: Scene, group: Group) -> list[str]:
+    """What of each layer a group computes, in words."""
+    said = []
+    for (part, layer), rows in group.layers.items():
+        if rows.leaving is not None:
+            words = [f"{rows.leaving.index.shape[2]} of {scene.batch.sides(part)[0].tokens.shape[1]} rows"]
+            for name, one in (("", rows.source), ("cross-attention's ", rows.crossed)):
+                words += [] if one is None else [f"{name}keys and values of {_counted(one.index.shape[2], 'source')}"]
+            said.append(f"{part + ' ' if part else ''}layer {layer}: {', '.join(words)}")
+    return said
+
+
+def _named(labels: Sequence[str]) -> str:
+    few = ", ".join(labels[:3]) + (", ..." if len(labels) > 3 else "")
+    return _counted(len(labels), "condition") + (f" ({few})" if few else "")
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n:,} {what}s"
 
 
 def _sized(flops: int) -> str:

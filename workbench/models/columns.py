@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from einops import einsum, rearrange
 from torch import Tensor
 
@@ -27,13 +26,11 @@ def changed_scores(
     q [example cell·row head d_head], k [example cell·source head d_head].
     """
     cells = rows.index.shape[1]
-    by_cell = "b (cell row) head d_head -> b cell row head d_head"
-    q, k = rearrange(on_rows.exact(q), by_cell, cell=cells), rearrange(on_rows.exact(k), by_cell, cell=cells)
-    if q.shape[2] == 1 or k.shape[2] == 1:
-        # A product of two vectors is no matrix product worth its call.
-        products = rearrange((q[:, :, :, None] * k[:, :, None]).sum(-1), "b cell row s head -> b head cell row s")
+    q, k = on_rows.exact(q), rearrange(on_rows.exact(k), "b (cell s) head d_head -> b cell s head d_head", cell=cells)
+    if q.stride(1) == 0:
+        products = einsum(q[:, 0], k, "b head d_head, b cell s head d_head -> b head cell s")[:, :, :, None]
     else:
-        products = einsum(q, k, "b cell row head d_head, b cell s head d_head -> b head cell row s")
+        products = _products(rearrange(q, "b (cell row) head d_head -> b cell row head d_head", cell=cells), k)
     new = attn.scaled(products, clean.bias_between(place[0], attn, rows, source))
     new = new.masked_fill(clean.hidden_between(*place, rows, source)[:, None], on_rows.HIDDEN)
     out = rearrange(scores, "b head (cell row) source -> b head cell row source", cell=cells)
@@ -41,22 +38,31 @@ def changed_scores(
     return rearrange(out.scatter(-1, index, new), "b head cell row source -> b head (cell row) source")
 
 
-def add_changed(z: Tensor, weights: Tensor, new: Tensor, old: Tensor, source: Rows) -> Tensor:
-    """z [example cell·row head d_head] with what other values of some sources add to it.
+def _products(q: Tensor, k: Tensor) -> Tensor:
+    """[example head cell row source] of q [example cell row head d_head] and k [example cell source head d_head]."""
+    if q.shape[2] == 1 or k.shape[2] == 1:
+        # A product of two vectors is no matrix product worth its call.
+        return rearrange((q[:, :, :, None] * k[:, :, None]).sum(-1), "b cell row s head -> b head cell row s")
+    return einsum(q, k, "b cell row head d_head, b cell s head d_head -> b head cell row s")
 
-    weights [example head cell·row source], new, old [example cell·source kv_head d_head].
+
+def mixed_with(attn: Attention, weights: Tensor, values: Tensor, new: Tensor, source: Rows) -> Tensor:
+    """z [example cell·row head d_head] where the values of some sources are other ones than `values`.
+
+    weights [example head cell·row source], values [example source kv_head d_head], new [example cell·source kv_head
+    d_head].
     """
     cells = source.index.shape[1]
-    change = shared(new - old, weights.shape[1])
-    if not bool(source.real.all()):
-        change = change * rearrange(source.real, "b cell s -> b (cell s) 1 1")
-    change = rearrange(change, "b (cell s) head d_head -> b cell s head d_head", cell=cells)
     by_cell = rearrange(weights, "b head (cell row) source -> b head cell row source", cell=cells)
     index = source.index[:, None, :, None, :].expand(*by_cell.shape[:-1], -1)
     taken = by_cell.gather(-1, index)
+    rest = by_cell.scatter(-1, index, 0.0)
+    z = attn.mixed(rearrange(rest, "b head cell row source -> b head (cell row) source"), values)
     out = rearrange(z, "b (cell row) head d_head -> b cell row head d_head", cell=cells)
-    if taken.shape[-1] == 1:
-        out = torch.addcmul(out, rearrange(taken, "b head cell row 1 -> b cell row head 1"), change)
+    added = rearrange(shared(new, weights.shape[1]), "b (cell s) head d_head -> b cell s head d_head", cell=cells)
+    if taken.shape[-1] == 1 and bool(source.real.all()):
+        out = out.addcmul_(rearrange(taken, "b head cell row 1 -> b cell row head 1"), added)
     else:
-        out = out + einsum(taken, change, "b head cell row s, b cell s head d_head -> b cell row head d_head")
+        taken = taken * source.real[:, None, :, None, :]
+        out = out + einsum(taken, added, "b head cell row s, b cell s head d_head -> b cell row head d_head")
     return rearrange(out, "b cell row head d_head -> b (cell row) head d_head")

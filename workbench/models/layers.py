@@ -22,8 +22,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-TOGETHER = 4096
-"""Rows that go through an MLP together where no gradient is asked for."""
+HIDDEN = 2**19
+"""Hidden numbers of an MLP that are held at once where no gradient is asked for: as many as fit into a cache."""
+
+
+def together(d_mlp: int) -> int:
+    """Rows that go through an MLP of this width together."""
+    return max(256, HIDDEN // d_mlp)
 
 
 class LayerNorm(nn.Module):
@@ -58,14 +63,14 @@ class MLP(nn.Module):
 
     def _in_parts(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
         """The same for a few rows at a time, whose hidden numbers stay in the cache."""
-        rows, out = rearrange(x, "b pos d_model -> (b pos) d_model"), torch.empty_like(x)
-        room, written = rows.new_empty(TOGETHER, len(self.b_in)), rearrange(out, "b pos d_model -> (b pos) d_model")
-        for at in range(0, len(rows), TOGETHER):
-            some = rows[at : at + TOGETHER]
+        rows, n = rearrange(x, "b pos d_model -> (b pos) d_model"), together(len(self.b_in))
+        out, room = torch.empty_like(rows), rows.new_empty(min(n, len(rows)), len(self.b_in))
+        for at in range(0, len(rows), n):
+            some = rows[at : at + n]
             pre = torch.addmm(self.b_in, some, self.W_in, out=room[: len(some)])
             post = pre.relu_() if self.act is F.relu else self.act(pre)
-            torch.addmm(self.b_out, post, self.W_out, out=written[at : at + TOGETHER])
-        return out
+            torch.addmm(self.b_out, post, self.W_out, out=out[at : at + n])
+        return rearrange(out, "(b pos) d_model -> b pos d_model", b=len(x))
 
 
 Places = tuple[Int[Tensor, "#batch dest"], Int[Tensor, "#batch source"]]

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.models.attention import Attention
-from workbench.models.layers import TOGETHER, Block
+from workbench.models.layers import Block, together
 
 
 def projected(
@@ -34,29 +34,31 @@ class Onward:
         attn: Attention = block.attn
         self.block = block
         self.mixing, self.bias = rearrange(attn.W_O, "head d_head d_model -> (head d_head) d_model"), attn.b_O
-        self.room = attn.W_O.new_empty((0, 0) if block.mlp is None else (TOGETHER, len(block.mlp.b_in)))
+        hidden = 0 if block.mlp is None else len(block.mlp.b_in)
+        self.together = together(hidden or 4 * attn.W_O.shape[-1])
+        self.room = attn.W_O.new_empty(self.together, hidden)
 
     def __call__(
         self, stream: Float[Tensor, "batch pos d_model"], z: Float[Tensor, "batch pos head d_head"]
     ) -> Float[Tensor, "batch pos d_model"]:
         """stream: what the layer's attention is added to, which is overwritten; z: what its heads mixed; no row is
         empty."""
-        block, n = self.block, len(stream)
-        mid = rearrange(stream, "b pos d_model -> (b pos) d_model")
-        mid = mid.addmm_(rearrange(z, "b pos head d_head -> (b pos) (head d_head)"), self.mixing).add_(self.bias)
+        rows = rearrange(stream, "b pos d_model -> (b pos) d_model")
+        mixed = rearrange(z, "b pos head d_head -> (b pos) (head d_head)")
+        for at in range(0, len(rows), self.together):
+            some = slice(at, at + self.together)
+            self._go(rows[some], mixed[some])
+        return rearrange(rows, "(b pos) d_model -> b pos d_model", b=len(z))
+
+    def _go(self, stream: Float[Tensor, "row d_model"], mixed: Float[Tensor, "row width"]) -> None:
+        """A few rows, which stay in the cache."""
+        block = self.block
+        mid = stream.addmm_(mixed, self.mixing).add_(self.bias)
         if block.norm == "post":
             mid = block.ln1(mid)
         if block.mlp is not None:
-            self._add_mlp(mid, block.ln2(mid) if block.norm == "pre" else mid)
-        out = block.ln2(mid) if block.norm == "post" else mid
-        return rearrange(out, "(b pos) d_model -> b pos d_model", b=n)
-
-    def _add_mlp(self, stream: Float[Tensor, "row d_model"], read: Float[Tensor, "row d_model"]) -> None:
-        """Adds to the stream what the MLP makes of what it reads, which may be the stream itself."""
-        mlp = self.block.mlp
-        assert mlp is not None
-        for at in range(0, len(read), TOGETHER):
-            some = slice(at, at + TOGETHER)
-            hidden = torch.addmm(mlp.b_in, read[some], mlp.W_in, out=self.room[: len(read[some])])
-            stream[some].addmm_(hidden.relu_() if mlp.act is F.relu else mlp.act(hidden), mlp.W_out)
-        stream.add_(mlp.b_out)
+            mlp, read = block.mlp, block.ln2(mid) if block.norm == "pre" else mid
+            hidden = torch.addmm(mlp.b_in, read, mlp.W_in, out=self.room[: len(read)])
+            mid.addmm_(hidden.relu_() if mlp.act is F.relu else mlp.act(hidden), mlp.W_out).add_(mlp.b_out)
+        if block.norm == "post":
+            stream.copy_(block.ln2(mid))

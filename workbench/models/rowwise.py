@@ -18,7 +18,7 @@ from workbench.clean import Clean
 from workbench.groups import Group, LayerRows, Places, Rows, Stacked
 from workbench.hooks import Key
 from workbench.models.attention import Attention, shared
-from workbench.models.columns import add_changed, changed_scores
+from workbench.models.columns import changed_scores, mixed_with
 from workbench.models.layers import Block
 from workbench.models.lean import Onward, projected
 from workbench.operations import Freeze
@@ -250,9 +250,11 @@ class _Layer:
         z = None
         if weights is not None or v is not None:
             weights = self._at("pattern", rows, part) if weights is None else weights
-            z = attn.mixed(weights, self.clean.value((in_part(part, "v"), self.layer)))
-            if source is not None and v is not None:
-                z = add_changed(z, weights, v, self._at("v", source, part), source)
+            values = self.clean.value((in_part(part, "v"), self.layer))
+            if source is None or v is None:
+                z = attn.mixed(weights, values)
+            else:
+                z = mixed_with(attn, weights, values, v, source)
         return self._edited("z", z, rows, part), scores, empties
 
     def _weighed(self, part: str, rows: Rows, scores: Tensor | None) -> tuple[Tensor | None, Tensor | None, bool]:
