@@ -76,7 +76,7 @@ class Sight:
         return self._kept[name]
 
 
-def check_place(model: Any, where: Location, label: str) -> None:
+def check_place(model: Any, where: Location, label: object) -> None:
     """The part, layer and head exist. Raises KeyError saying what there is."""
     parts = model.parts
     if where.in_model not in parts:

@@ -81,6 +81,9 @@ class Naming:
             "derived": told["derived"],
             "on_missing": study.on_missing,
         }
+        if common.engine != "auto":
+            # Whoever asks for another engine asks for its own numbers, though they are the same within rounding.
+            self.every["engine"] = common.engine
         if study.on_missing == "skip":
             # What one condition lacks, all leave out.
             conditions, weights = list(told["conditions"].values()), list(told["weights"].items())

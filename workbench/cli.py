@@ -177,11 +177,13 @@ def run_study_file(
     executor: Annotated[str, typer.Option(help="local, pool or ray.")] = "pool",
     processes: Annotated[int | None, typer.Option(min=1, help="Worker processes.  [default: one a core]")] = None,
     address: Annotated[str | None, typer.Option(help="A Ray cluster's address.")] = None,
+    engine: Annotated[str, typer.Option(help="auto, or hooks: a whole pass for every condition.")] = "auto",
     home: Annotated[Path | None, typer.Option(help="Where runs lie.  [default: $WORKBENCH_HOME, or ./runs]")] = None,
     wandb: Annotated[str | None, typer.Option(help="A Weights & Biases project to log to.  [default: none]")] = None,
     wandb_mode: Annotated[str, typer.Option(help="offline (kept in HOME/wandb), online or disabled.")] = "offline",
 ) -> None:
     """Run a study; what was measured before is not measured again, and a study that was stopped goes on."""
+    from workbench.engine import check_engine
     from workbench.holdings import place
     from workbench.outcome import write_outcome
     from workbench.studies import run_declared
@@ -194,7 +196,13 @@ def run_study_file(
         check_mode(wandb_mode)
     try:
         found, notes = run_declared(
-            study, home=home, executor=executor, processes=processes, address=address, progress=_progress()
+            study,
+            home=home,
+            executor=executor,
+            processes=processes,
+            address=address,
+            engine=check_engine(engine),
+            progress=_progress(),
         )
     except KeyboardInterrupt:
         typer.echo("what was measured is kept; the same command goes on from there", err=True)

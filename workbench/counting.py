@@ -9,7 +9,7 @@ from torch import Tensor
 
 from workbench.affected import Affected, Masks
 from workbench.floor import LayerWork
-from workbench.groups import Group, LayerRows, Places, Rows, Stacked
+from workbench.groups import Group, Places, Rows, Stacked
 from workbench.models.config import ModelConfig
 from workbench.operations import Freeze
 from workbench.scene import Scene
@@ -17,7 +17,6 @@ from workbench.sites import in_part
 
 BY_ROW = ("q", "scores", "pattern", "z")
 """Sites of which an edited row has another z."""
-
 INSIDE, BEHIND = ("k", "v", *BY_ROW), ("attn_out", "resid_mid")
 
 
@@ -49,26 +48,23 @@ class Count:
         """What a group computes beside the clean run."""
         total = last = 0
         for (part, layer), rows in group.layers.items():
-            if rows.leaving is not None:
-                total += self._layer(group, part, layer, rows, rows.leaving)
-                last = rows.leaving.index.shape[2]
+            if (at := rows.leaving) is None:
+                continue
+            stream, last = rows.leaving_from is not None, at.index.shape[2]
+            work, mid = self._attention(group, (part, layer), at, stream, rows.source, rows.source_from)
+            total += work.flops(self.config(part))
+            if part == "decoder":
+                work, mid = self._attention(group, ("cross", layer), at, mid, rows.crossed, rows.crossed_from)
+                total += work.flops(self.config("cross"))
+            through = mid and not _held(group, (part, layer), "mlp_out", at)
+            total += LayerWork(mlps=last * through).flops(self.config(part))
         return (total + self._read_out(last)) * len(group.cells) * len(self.scene.batch)
-
-    def _layer(self, group: Group, part: str, layer: int, rows: LayerRows, at: Rows) -> int:
-        stream = rows.leaving_from is not None
-        work, mid = self._attention(group, (part, layer), at, stream, rows.source, rows.source_from)
-        total = work.flops(self.config(part))
-        if part == "decoder" and "cross" in self.model.parts:
-            work, mid = self._attention(group, ("cross", layer), at, mid, rows.crossed, rows.crossed_from)
-            total += work.flops(self.config("cross"))
-        through = at.index.shape[2] if mid and not _held(group, (part, layer), "mlp_out", at) else 0
-        return total + LayerWork(mlps=through).flops(self.config(part))
 
     def _attention(
         self, group: Group, place: tuple[str, int], at: Rows, stream: bool, source: Rows | None, moved: Places | None
     ) -> tuple[LayerWork, bool]:
-        """Attention in one part of a layer, and whether the stream behind it is computed. stream: whether the one that
-        enters is; moved: where the sources stand among new vectors."""
+        """Attention, and whether the stream behind it is computed. stream: whether the one that enters is; moved: where
+        the sources stand among new vectors."""
         config, r, s = self.config(place[0]), at.index.shape[2], 0 if source is None else source.index.shape[2]
         n = self.scene.batch.sides(place[0])[1].tokens.shape[1]
         edited = {bare for bare in (*INSIDE, "result", *BEHIND) if _edits(group, place, bare)}
@@ -104,8 +100,8 @@ class Count:
     def _needed(
         self, group: Group, place: tuple[str, int], leaving: Masks, stream: Masks, source: Masks, moved: Masks
     ) -> tuple[LayerWork, Masks]:
-        """Attention in one part of a layer, and the rows [cell example pos] of the stream behind it that are other
-        ones. stream: of the one that enters; moved: of the vectors among which the sources stand."""
+        """Attention, and the rows [cell example pos] of the stream behind it that are other ones. stream: of the one
+        that enters; moved: of the vectors among which the sources stand."""
         config, sees = self.config(place[0]), self.scene.sight(*place)[: leaving.shape[1]].float()
         rows = leaving & ~_rows(group, place, ("attn_out",), leaving, frozen=True)
         source = source & (torch.einsum("cbd,bds->cbs", rows.float(), sees) > 0)
@@ -119,9 +115,9 @@ class Count:
         scored = torch.where(new | asked, seen, others * (anew | bool(_edits(group, place, "k"))))
         wrote = new | (others > 0) | mixed
         counts = (int((count * each).long().sum()) for count in (scored, pairs, wrote))
-        keys = config.n_kv_heads * int(moved.sum())
-        work = LayerWork(config.n_heads * int(new.sum()), keys, keys, *counts)
-        return work, leaving & (stream | wrote | _rows(group, place, ("result", *BEHIND), leaving))
+        queries, keys = config.n_heads * int(new.sum()), config.n_kv_heads * int(moved.sum())
+        behind = stream | wrote | _rows(group, place, ("result", *BEHIND), leaving)
+        return LayerWork(queries, keys, keys, *counts), leaving & behind
 
 
 def _edits(group: Group, place: tuple[str, int], bare: str) -> list[Stacked]:

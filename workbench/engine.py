@@ -167,6 +167,13 @@ def measure_each(
     }
 
 
+def check_engine(engine: str) -> Engine:
+    """The engine of that name. Raises ValueError for another."""
+    if engine not in ("auto", "hooks"):
+        raise ValueError(f"engine={engine!r}; there are: 'auto', 'hooks'")
+    return engine  # type: ignore[return-value]
+
+
 def _labelled(conditions: Lists) -> Say:
     if not isinstance(conditions, Mapping):
         raise TypeError("conditions come by label, as {'cut': [cut(...)]}, also when there is one")
@@ -193,8 +200,7 @@ def _each(
     take: Callable[[str, Outcome, Scene, Tensor], None],
 ) -> tuple[Scene, dict[str, _End]]:
     """Runs block after block, and hands over what each condition gave, with the clean logits."""
-    if engine not in ("auto", "hooks"):
-        raise ValueError(f"engine={engine!r}; there are: 'auto', 'hooks'")
+    check_engine(engine)
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}; it counts examples, 1 or more")
     with alone(model):

@@ -17,32 +17,21 @@ from workbench.scene import OnMissing, Scene, check_used, saying, scene_of
 
 __all__ = ["Explanation", "explain"]
 
-CUSTOM = "a custom function changes a whole tensor"
-
-
-@dataclass(frozen=True)
-class Together:
-    """Conditions that are computed together. layers: in words, what of each layer is computed for each of them."""
-
-    conditions: Sequence[str]
-    layers: Sequence[str]
-
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is computed. together: groups of conditions; unreached: those that cannot change what is read, which are not
-    run; repeated: condition → the one before it whose list is the same, which is run for both; hooks: condition → why
-    it goes through hooks, in a pass of its own.
+    """What is computed. together: conditions that are computed together, and in words what of each layer, for each list
+    of interventions once; unreached: conditions that cannot change what is read, which are not run; hooks: condition →
+    why it goes through hooks, in a pass of its own.
 
-    Floating-point operations of matrix products, a multiply-add counted as 2, in all examples: `clean` of the run
+    Floating-point operations of matrix products, a multiply-add counted as 2, in all `n` examples: `clean` of the run
     without edits, `computed` beside it by rows, `floor` of that which must be, `passes` of a pass for each condition
     but those that go through hooks.
     """
 
-    n_examples: int
-    together: Sequence[Together]
+    n: int
+    together: Sequence[tuple[Sequence[str], Sequence[str]]]
     unreached: Sequence[str]
-    repeated: Mapping[str, str]
     hooks: Mapping[str, str]
     clean: int
     computed: int
@@ -51,22 +40,19 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = []
-        for one in self.together:
-            lines += [f"{_named(one.conditions)}:", *(f"  {said}" for said in one.layers)]
+        for labels, layers in self.together:
+            lines += [f"by rows: {_named(labels)}", *(f"  {said}" for said in layers)]
         if self.unreached:
-            lines.append(f"{_named(self.unreached)} cannot change what is read: not run")
-        if self.repeated:
-            lines.append(f"{_named(list(self.repeated))} as one before: not run again")
+            lines.append(f"not run, since it cannot change what is read: {_named(self.unreached)}")
         for why in dict.fromkeys(self.hooks.values()):
             few = [label for label, said in self.hooks.items() if said == why]
-            lines.append(f"{_named(few)} through hooks, a pass each: {why}")
+            lines.append(f"through hooks, a pass each: {_named(few)}: {why}")
         if self.passes:
             times = self.passes / (self.computed + self.clean)
-            lines.append(f"{_counted(self.n_examples, 'example')}: {_sized(self.computed)} by rows")
-            lines.append(f"beside one clean run: {_sized(self.clean)}")
+            lines.append(f"{_sized(self.computed)} by rows, {_sized(self.clean)} in one clean run (examples: {self.n})")
             lines.append(f"a pass for each condition: {_sized(self.passes)}, {times:.1f} times as much as both")
         if self.computed:
-            lines.append(f"floor: {_sized(self.floor)}, {self.floor / self.computed:.0%} of what is computed by rows")
+            lines.append(f"floor: {_sized(self.floor)}, {self.floor / self.computed:.1%} of what is computed by rows")
         return "\n".join(lines)
 
 
@@ -92,47 +78,51 @@ def explain(
     >>> model = Transformer(ModelConfig(d_vocab=8, n_ctx=3, d_model=8, n_layers=2, n_heads=1), seed=0)
     >>> last, first = torch.tensor([[False, False, True]]), torch.tensor([[True, False, False]])
     >>> batch = Batch(torch.tensor([[4, 7, 4]]), torch.tensor([[-100, -100, 7]]), roles={"last": last, "first": first})
-    >>> print(explain(model, batch, {"cut": [cut(Edges(layer=1, dest="last", source="first"))]}))
+    >>> print(explain(model, batch, {"cut": [cut(Edges(layer=0, dest="last", source="first"))]}))
+    by rows: cut
+      layer 0: 1 of 3 rows
+      layer 1: 1 of 3 rows, 1 of 3 keys and values
+    2.99 kFLOP by rows, 7.17 kFLOP in one clean run (examples: 1)
+    a pass for each condition: 7.17 kFLOP, 0.7 times as much as both
+    floor: 2.96 kFLOP, 98.9% of what is computed by rows
     """
     lists = conditions if isinstance(conditions, Mapping) else {"": conditions}
-    rest: Any = {"donors": donors, "positions": positions, "on_missing": on_missing}
+    asked: Any = {"donors": donors, "positions": positions, "on_missing": on_missing}
     with alone(model):
-        scene = scene_of(model, batch, lists, **rest, left_out=None, chunk_size=4096, say=_say)
+        scene = scene_of(model, batch, lists, **asked, left_out=None, chunk_size=4096, say=_said)
         check_used(donors, lists.values())
         return _explained(scene, lists, positions)
 
 
-def _say(label: str) -> str:
-    return f"condition {label!r}" if label else ""
-
-
 def _explained(scene: Scene, lists: Mapping[str, Sequence[Intervention]], positions: Positions) -> Explanation:
-    first = {tuple(several): label for label, several in reversed(list(lists.items()))}
-    repeated = {label: first[tuple(several)] for label, several in lists.items() if first[tuple(several)] != label}
-    prepared = {}
-    for label in (label for label in lists if label not in repeated):
-        with saying(_say(label)):
-            prepared[label] = scene.prepare(lists[label])
-    why, n = why_not(scene.model) or "", len(scene.batch)
-    hooks = {label: why or CUSTOM for label, one in prepared.items() if why or custom(one)}
-    labels = [label for label in prepared if label not in hooks]
-    if not labels:
-        return Explanation(n, (), (), repeated, hooks, 0, 0, 0, 0)
+    alike: dict[tuple[Intervention, ...], list[str]] = {}
+    for label, interventions in lists.items():
+        alike.setdefault(tuple(interventions), []).append(label)
+    cells, n, why = [], len(scene.batch), why_not(scene.model)
+    hooks: dict[str, str] = {}
+    for interventions, labels in alike.items():
+        with saying(_said(labels[0])):
+            prepared = scene.prepare(interventions)
+        if why or custom(prepared):
+            hooks |= dict.fromkeys(labels, why or "a custom function changes a whole tensor")
+        else:
+            cells.append((labels, prepared.edits))
+    if not cells:
+        return Explanation(n, (), (), hooks, 0, 0, 0, 0)
     read = scene.read() if positions == "read" else None
-    told, found, groups = planned(scene, [prepared[label].edits for label in labels], read)
-    count = Count(scene, n // len(told.batch))
+    first, found, groups = planned(scene, [edits for _, edits in cells], read)
+    count = Count(scene, n // len(first.batch))
     reached = {cell for group in groups for cell in group.cells}
     clean = count.whole(read)
     return Explanation(
         n,
-        [Together([labels[cell] for cell in group.cells], _layers(scene, group)) for group in groups],
-        [label for cell, label in enumerate(labels) if cell not in reached],
-        repeated,
+        [([label for cell in group.cells for label in cells[cell][0]], _layers(scene, group)) for group in groups],
+        [label for cell, (labels, _) in enumerate(cells) if cell not in reached for label in labels],
         hooks,
         clean,
         sum(count.computed(group) for group in groups),
         sum(count.floor(group, found) for group in groups),
-        clean * sum(repeated.get(label, label) in labels for label in lists),
+        clean * (len(lists) - len(hooks)),
     )
 
 
@@ -141,24 +131,23 @@ def _layers(scene: Scene, group: Group) -> list[str]:
     said = []
     for (part, layer), rows in group.layers.items():
         if rows.leaving is not None:
-            words = [f"{rows.leaving.index.shape[2]} of {scene.batch.sides(part)[0].tokens.shape[1]} rows"]
-            for name, one in (("", rows.source), ("cross-attention's ", rows.crossed)):
-                words += [] if one is None else [f"{name}keys and values of {_counted(one.index.shape[2], 'source')}"]
+            n = scene.batch.sides(part)[0].tokens.shape[1]
+            words = [f"{rows.leaving.index.shape[2]} of {n} rows"]
+            words += [f"{rows.source.index.shape[2]} of {n} keys and values"] if rows.source else []
+            words += [f"{rows.crossed.index.shape[2]} keys and values of the context"] if rows.crossed else []
             said.append(f"{part + ' ' if part else ''}layer {layer}: {', '.join(words)}")
     return said
 
 
+def _said(label: str) -> str:
+    return f"condition {label!r}" if label else ""
+
+
 def _named(labels: Sequence[str]) -> str:
-    few = ", ".join(labels[:3]) + (", ..." if len(labels) > 3 else "")
-    return _counted(len(labels), "condition") + (f" ({few})" if few else "")
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n:,} {what}s"
+    more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
+    return ", ".join(label or "the list" for label in labels[:3]) + more
 
 
 def _sized(flops: int) -> str:
-    for size, unit in ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP")):
-        if flops >= size:
-            return f"{flops / size:.3g} {unit}"
-    return f"{flops} FLOP"
+    power = min(4, (len(str(flops)) - 1) // 3)
+    return f"{flops / 1000**power:.3g} {('', 'k', 'M', 'G', 'T')[power]}FLOP"

@@ -23,12 +23,14 @@ from workbench.task import Task
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """What every model of a study is measured on: the study, its task, the examples and the donors."""
+    """What every model of a study is measured on: the study, its task, the examples and the donors; and by which
+    engine (see `run_each`)."""
 
     study: Study
     task: Task
     batch: Batch
     donors: Mapping[str, Batch]
+    engine: Engine = "auto"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +41,10 @@ class Cell:
     notes: tuple[str, ...]
 
 
-def shared(study: Study, task: Task) -> Shared:
+def shared(study: Study, task: Task, engine: Engine = "auto") -> Shared:
     """The study's examples and donors, drawn."""
     batch = task.sample(study.n, study.data_seed)
-    return Shared(study, task, batch, {name: _donor(study, task, batch, name) for name in study.donors})
+    return Shared(study, task, batch, {name: _donor(study, task, batch, name) for name in study.donors}, engine)
 
 
 def _donor(study: Study, task: Task, batch: Batch, name: str) -> Batch:
@@ -56,7 +58,6 @@ def measure(
     model: Any,
     conditions: Sequence[str],
     tick: Callable[[int], Any] = lambda _: None,
-    engine: Engine = "auto",
 ) -> dict[str, Cell]:
     """The cells of one model under these conditions; all examples that any condition of the study lacks are left out.
 
@@ -79,7 +80,7 @@ def measure(
         study.metrics,
         donors={name: common.donors[name] for several in asked.values() for name in donor_names(several)},
         left_out=skipped,
-        engine=engine,
+        engine=common.engine,
         say=lambda condition: f"condition {condition!r} of task {task.name!r}",
     )
     cells: dict[str, Cell] = {}

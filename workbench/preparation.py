@@ -36,7 +36,7 @@ def check_places(model: Any, interventions: Sequence[Intervention]) -> None:
         places = [one.where] + ([one.what.receiver] if isinstance(one.what, Path) else [])
         for where in places:
             if where is not None:
-                check_place(model, where, str(one))
+                check_place(model, where, one)
         hook_point(model, *site_of(one))
 
 

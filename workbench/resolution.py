@@ -74,14 +74,15 @@ def missing(interventions: Sequence[Intervention], batch: Batch, sight: Sight) -
     return out
 
 
-def hidden_edges(interventions: Sequence[Intervention], batch: Batch, sight: Sight) -> dict[str, tuple[int, int]]:
-    """Interventions on edges: label → how many of them the mask hides anyway, of how many asked for."""
-    found = {}
+def hidden_edges(interventions: Sequence[Intervention], batch: Batch, sight: Sight) -> list[tuple[int, int]]:
+    """For each intervention how many of the edges that it asks for the mask hides anyway, and of how many."""
+    found = []
     for one in interventions:
+        hidden = edges = torch.zeros(0)
         if isinstance(one.where, Edges) and one.where.source is not None:
             edges = asked(one.where, batch, sight)
             hidden = edges & ~sight(one.where.in_model, one.where.layer)
-            found[str(one)] = int(hidden.sum()), int(edges.sum())
+        found.append((int(hidden.sum()), int(edges.sum())))
     return found
 
 

@@ -34,14 +34,14 @@ _SAME_FOR_ALL = (Cut, KeepOnly, Uniform, Scale, Zero)
 class Prepared:
     """One list of interventions, ready to run on `n` examples.
 
-    lost: for each edit, in how many of them it can reach nothing that is read; hidden: label → how many edges the mask
-    hides anyway, of how many asked for.
+    For each edit: lost, in how many of them it can reach nothing that is read; hidden, how many edges the mask hides
+    anyway, and of how many asked for.
     """
 
     n: int
     edits: list[Edit]
     lost: list[int]
-    hidden: dict[str, tuple[int, int]]
+    hidden: list[tuple[int, int]]
 
     @property
     def unread(self) -> list[bool]:
@@ -52,8 +52,8 @@ class Prepared:
     def notes(self) -> list[str]:
         """What must be said already."""
         said = [
-            f"{label}: the mask hides {hidden} of the {asked} edges asked for, with or without it"
-            for label, (hidden, asked) in self.hidden.items()
+            f"{edit.label}: the mask hides {hidden} of the {asked} edges asked for, with or without it"
+            for edit, (hidden, asked) in zip(self.edits, self.hidden, strict=True)
             if hidden
         ]
         return said + [
@@ -66,10 +66,8 @@ class Prepared:
     def after(self, others: Sequence[Prepared]) -> Prepared:
         """The same list on its own examples and on those of others."""
         every = [*others, self]
-        hidden = {label: (0, 0) for one in every for label in one.hidden}
-        for label in hidden:
-            found = [one.hidden.get(label, (0, 0)) for one in every]
-            hidden[label] = sum(hid for hid, _ in found), sum(asked for _, asked in found)
+        each = zip(*(one.hidden for one in every), strict=True)
+        hidden = [(sum(few for few, _ in counts), sum(asked for _, asked in counts)) for counts in each]
         lost = [sum(counts) for counts in zip(*(one.lost for one in every), strict=True)]
         return Prepared(sum(one.n for one in every), self.edits, lost, hidden)
 
@@ -110,8 +108,7 @@ class Scene:
         batch, sight = self.batch, self.sight
         edits = resolve(self.model, batch, interventions, sight, self.donors)
         lost = [times * int((~reaches(edit, batch, sight, self.model)).sum()) for edit in edits]
-        found = hidden_edges(interventions, batch, sight)
-        hidden = {label: (times * hid, times * asked) for label, (hid, asked) in found.items()}
+        hidden = [(times * few, times * asked) for few, asked in hidden_edges(interventions, batch, sight)]
         return Prepared(times * len(batch), edits, lost, hidden)
 
     def _prepare_once(self, interventions: Sequence[Intervention]) -> Prepared:

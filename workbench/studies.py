@@ -16,6 +16,7 @@ from workbench.assembly import labels
 from workbench.batch import Batch
 from workbench.checkpoints import Trained
 from workbench.declared import models_of, number_of
+from workbench.engine import Engine, check_engine
 from workbench.executors import check_kind, execute_orders
 from workbench.genuine import check_genuine
 from workbench.holdings import place
@@ -39,6 +40,7 @@ def run_study(
     executor: str = "local",
     processes: int | None = None,
     address: str | None = None,
+    engine: Engine = "auto",
     progress: bool = True,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The results frame of a study, and its notes (model, model_seed, condition, note).
@@ -49,6 +51,7 @@ def run_study(
     condition cannot act on does.
     store: where cells are kept; those that are there are not measured again, and a study that was stopped goes on.
     executor: "local", "pool" (in `processes` worker processes) or "ray" (on the cluster at `address`).
+    engine: "auto", or "hooks" for a pass of its own under each condition, as for `run_each`.
 
     Raises KeyError for an unknown metric or donor, ValueError where there is no model.
     """
@@ -59,11 +62,12 @@ def run_study(
     if study.only:
         raise ValueError("conditions for some models only are run by run_declared; leave `only` out")
     check_kind(executor)
+    check_engine(engine)
     known = as_trained(models)
     kept = store if isinstance(store, Store) or store is None else Store(store)
     n_cells = sum(map(len, known.values())) * len(study.conditions)
     with bar("measuring", "cell", n_cells, progress) as drawn:
-        parts = [Part(shared(study, task), known)]
+        parts = [Part(shared(study, task, engine), known)]
         (found,) = _carried_out(parts, kept, drawn, executor, processes, address)
     return found
 
@@ -75,6 +79,7 @@ def run_declared(
     executor: str = "local",
     processes: int | None = None,
     address: str | None = None,
+    engine: Engine = "auto",
     progress: bool = True,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """As `run_study`, on the task and the models that the study itself declares; models that are missing are trained.
@@ -85,6 +90,7 @@ def run_declared(
     if study.task is None or not study.models:
         raise ValueError("this study declares no task or no models; hand them to run_study, or declare task and models")
     check_kind(executor)
+    check_engine(engine)
     task = study.task.made()
     studies = {label: for_model(study, label) for label in study.models}
     n_cells = sum(number_of(study.models[label]) * len(own.conditions) for label, own in studies.items())
@@ -92,7 +98,7 @@ def run_declared(
         models = models_of(study.models, task, home=home, progress=progress)
         for own in studies.values():
             _check(own, task)
-        common = shared(study, task)
+        common = shared(study, task, engine)
         parts = [
             Part(replace(common, study=studies[label]), as_trained({label: several}))
             for label, several in models.items()
