@@ -8,7 +8,7 @@ from models_of import KINDS, batch_for, kind_of
 from small import ANSWER, BATCH, CORRUPT, OTHER, ROW, all_hooks, small, with_role
 from torch.nn.modules import module as everywhere
 
-from workbench import engine
+from workbench import explain
 from workbench.batch import UNREAD, Batch
 from workbench.edits import EmptyRow, InertIntervention, MissingExamples
 from workbench.engine import measure_each, run_each
@@ -521,8 +521,7 @@ def test_a_layer_with_a_window_that_hides_everything_but_itself_is_exact():
         assert off(one.logits, run(model, BATCH, conditions[label], positions="read").logits) < 1e-10
 
 
-@pytest.mark.skipif(not hasattr(engine, "explain"), reason="the engine explains nothing yet")
 def test_an_explanation_names_each_condition_and_runs_nothing():
     model = small()
-    said = str(engine.explain(model, BATCH, SOME))
+    said = str(explain(model, BATCH, SOME))
     assert all(label in said for label in SOME) and not all_hooks(model)

@@ -29,7 +29,7 @@ def test_the_first_script_prints_the_table_that_follows_it():
 
 
 def test_the_readme_has_the_scripts_it_promises():
-    assert len(SCRIPTS) == 6 and len(PRINTED) == 1
+    assert len(SCRIPTS) == 7 and len(PRINTED) == 1
     assert len(SCRIPTS[0].strip().splitlines()) <= 15
 
 

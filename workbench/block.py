@@ -56,7 +56,7 @@ class Outcome:
             replace(edit, selected=None, tensors={}, made=None, erases=None, change=torch.clone)
             for edit in self.prepared.edits
         ]
-        return replace(self, logits=self.logits[:0], prepared=replace(self.prepared, edits=edits))
+        return replace(self, logits=self.logits.new_empty(0), prepared=replace(self.prepared, edits=edits))
 
 
 def outcomes(
@@ -83,7 +83,9 @@ def outcomes(
         if label not in found
     }
     found |= block.by_hooks(reasons)
-    return block.clean.logits, {label: found[label] for label in conditions}
+    logits = block.clean.logits
+    block.let_go()
+    return logits, {label: found[label] for label in conditions}
 
 
 def why_not(model: Any) -> str | None:
@@ -93,6 +95,8 @@ def why_not(model: Any) -> str | None:
         return FOREIGN
     if has_hooks(model):
         return "the model carries a hook that is not ours"
+    if torch.is_autocast_enabled(next(model.parameters()).device.type):
+        return "autocast is on"
     if next(model.parameters()).dtype not in (torch.float32, torch.float64):
         return f"{str(next(model.parameters()).dtype).removeprefix('torch.')} rounds too coarsely to compare"
     return row_by_row()
@@ -134,6 +138,10 @@ class _Block:
         self._clean = Clean(
             self.scene, out.logits, self.read, dict(out.kept), lambda key: self._execute(keep=[key]).kept[key]
         )
+
+    def let_go(self) -> None:
+        """Forgets the clean run, which refers to this block in turn."""
+        self._clean = None
 
     def _execute(
         self,
@@ -212,13 +220,17 @@ class _Block:
     def _unreached(self, label: str, found: Affected, cell: int) -> dict[str, Outcome]:
         """A condition of which nothing reaches what is read: the clean logits."""
         prepared = self.prepared[label]
+        if not bool(torch.isfinite(self.clean.logits).all()):
+            self.why[label] = "its logits are not finite"
+            return {}
         for edit, unread in zip(prepared.edits, prepared.unread, strict=True):
             before = found.at[edit.key]
             restoring = isinstance(edit.alike, Freeze)
             if (not unread and not restoring) or (restoring and (before[cell] & edit.rows_of(before.shape[1])).any()):
                 self.why[label] = "other edits of its list hold what it changes"
                 return {}
-        return {label: self._outcome(label, self.clean.logits, [True] * len(prepared.edits))}
+        # Of an edit that reaches nothing it is unknown whether it changes anything.
+        return {label: self._outcome(label, self.clean.logits, [not unread for unread in prepared.unread])}
 
     def _outcome(self, label: str, logits: Tensor, idle: Sequence[bool]) -> Outcome:
         prepared = self.prepared[label]

@@ -13,7 +13,6 @@ from torch import Tensor
 from workbench.anatomy import last_layer
 from workbench.groups import Rows
 from workbench.hooks import Key
-from workbench.rows import softmax_side_by_side
 from workbench.scene import Scene
 from workbench.sites import split
 
@@ -76,15 +75,6 @@ class Clean:
         axis, one = 2 if split(key[0])[1] in ROWS else 1, int(self.once(("one", key), rows, lambda: index[0, 0]))
         value = self.value(key).narrow(axis, one, 1)
         return value.expand(*value.shape[:axis], index.shape[1], *value.shape[axis + 1 :])
-
-    def weights(self, key: Key, rows: Rows) -> Tensor:
-        """What the clean scores of rows give, computed as for rows with edits, bit for bit."""
-        index = self.once(("index", key), rows, lambda: self._index(key, rows))
-        if len(index) > 1:
-            return softmax_side_by_side(self.at(key, rows))[0]
-        if ("weights", key) not in self._own:
-            self._own["weights", key] = softmax_side_by_side(self.value(key))[0].movedim(-1, 0)
-        return self._own["weights", key].index_select(3, index[0]).movedim(0, -1)
 
     def once(self, name: Any, rows: Rows, find: Callable[[], Any]) -> Any:
         """What follows from rows and masks: found once where all examples are alike, else once for these examples."""

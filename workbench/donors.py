@@ -109,7 +109,8 @@ class Donors:
 
     batch: the examples that run; kept [batch]: their indices in the batch handed in, of `n` examples. A donor that is
     matched with the batch example by example is cut down to the same ones; a reference for means is used whole, and
-    what is known of one that is whole holds for other examples too.
+    what is known of one that is whole holds for other examples too. read [batch read]: the positions that the batch's
+    runs compute in the last layer, where it is a part of a larger one.
     """
 
     model: Any
@@ -119,6 +120,7 @@ class Donors:
     named: Mapping[str, Batch]
     positions: Positions
     chunk_size: int
+    read: Tensor | None = None
     _values: dict[tuple, Tensor] = field(default_factory=dict)
     _whole: dict[tuple, Tensor] = field(default_factory=dict)
 
@@ -179,7 +181,7 @@ class Donors:
             return None
         if self._only_read(key) and (needed is None or (needed & ~computed).any()):
             return None
-        return donor.read_positions()
+        return self.read if donor is self.batch and self.read is not None else donor.read_positions()
 
 
 def _spread(values: Tensor, read: Tensor, axis: int, n_positions: int) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from workbench.arguments import check_model
 from workbench.batch import Batch
 from workbench.block import Outcome, outcomes
 from workbench.donors import Positions
@@ -20,7 +21,7 @@ from workbench.hooks import alone
 from workbench.interventions import Intervention
 from workbench.metrics import AGAINST_CLEAN, METRICS
 from workbench.nearest import nearest
-from workbench.operations import Resample, Shuffle
+from workbench.operations import Custom, Resample, Shuffle
 from workbench.running import Run, said_idle
 from workbench.scene import OnMissing, Say, Scene, check_used, scene_of
 
@@ -37,7 +38,8 @@ CEILING = 256 * 2**20
 class Measured:
     """What one condition gave: metric → one value per example that ran [batch]; otherwise as `Run`.
 
-    same: whether the logits are the clean ones, bit for bit, in every example.
+    same: whether the logits are the clean ones, bit for bit, in every example. By rows, an edit that changes something
+    of which nothing comes through (a head that writes nothing) may leave a rounding behind.
     """
 
     values: Mapping[str, Tensor]
@@ -106,7 +108,7 @@ def measure_each(
     model: Any,
     batch: Batch,
     conditions: Lists,
-    metrics: Sequence[str] = ("accuracy",),
+    metrics: str | Sequence[str] = ("accuracy",),
     *,
     donors: Mapping[str, Batch] | None = None,
     on_missing: OnMissing = "raise",
@@ -119,8 +121,19 @@ def measure_each(
 
     Examples go by in blocks, of which at most 256 MiB of the clean run and 256 MiB of logits are held at once, beside
     one value per condition, metric and example. `resample` and `shuffle` draw over the whole batch, which is then one
-    block; of a `mean`'s donor the values at its site are held whole. say: label → words before those of an error.
+    block, as it is for a custom function; of a `mean`'s donor the values at its site are held whole.
+    say: label → words before those of an error.
+
+    >>> from workbench import Edges, ModelConfig, Transformer, cut
+    >>> model = Transformer(ModelConfig(d_vocab=8, n_ctx=3, d_model=8, n_layers=2, n_heads=1), seed=0)
+    >>> last, first = torch.tensor([[False, False, True]]), torch.tensor([[True, False, False]])
+    >>> batch = Batch(torch.tensor([[4, 7, 4]]), torch.tensor([[-100, -100, 7]]), roles={"last": last, "first": first})
+    >>> conditions = {"clean": [], "cut": [cut(Edges(layer=1, dest="last", source="first"))]}
+    >>> found = measure_each(model, batch, conditions, ("accuracy", "loss"))
+    >>> {label: (list(one.values), one.engine, one.same) for label, one in found.items()}
+    {'clean': (['accuracy', 'loss'], 'rows', True), 'cut': (['accuracy', 'loss'], 'rows', False)}
     """
+    metrics = [metrics] if isinstance(metrics, str) else metrics
     for name in metrics:
         if name not in METRICS and name not in AGAINST_CLEAN:
             raise KeyError(f"no metric {name!r}. {nearest(name, [*METRICS, *AGAINST_CLEAN])}")
@@ -128,6 +141,10 @@ def measure_each(
     same, unchanged = dict.fromkeys(conditions, True), dict[tuple[int, str], Tensor]()
 
     def valued(name: str, logits: Tensor, scene: Scene, clean: Tensor) -> Tensor:
+        if logits.shape[1] != scene.batch.tokens.shape[1]:
+            # A block may read fewer positions of each example than the whole batch does.
+            n_read = scene.batch.read_positions().shape[1]
+            logits, clean = logits[:, :n_read], clean[:, :n_read]
         if name in AGAINST_CLEAN:
             return AGAINST_CLEAN[name](logits, scene.batch, clean)
         return METRICS[name](logits, scene.batch)
@@ -180,6 +197,11 @@ def _labelled(conditions: Lists) -> Say:
     return lambda label: f"condition {label!r}"
 
 
+def _text(label: str, interventions: Sequence[Intervention]) -> object:
+    """Equal for lists that are the same; a custom function's is its own."""
+    return label if any(isinstance(one.what, Custom) for one in interventions) else tuple(interventions)
+
+
 @dataclass(frozen=True)
 class _End:
     notes: tuple[str, ...]
@@ -201,6 +223,7 @@ def _each(
 ) -> tuple[Scene, dict[str, _End]]:
     """Runs block after block, and hands over what each condition gave, with the clean logits."""
     check_engine(engine)
+    check_model(model)
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}; it counts examples, 1 or more")
     with alone(model):
@@ -215,17 +238,18 @@ def _each(
             chunk_size=chunk_size,
             say=say,
         )
-        first = {tuple(several): label for label, several in reversed(list(conditions.items()))}
-        once = {label: conditions[label] for label in conditions if first[tuple(conditions[label])] == label}
+        texts = {label: _text(label, several) for label, several in conditions.items()}
+        first = {text: label for label, text in reversed(list(texts.items()))}
+        once = {label: conditions[label] for label, text in texts.items() if first[text] == label}
         known: dict[str, list[Outcome]] = {label: [] for label in conditions}
         for number, scene in enumerate(_blocks(whole, once, positions, chunk_size)):
             clean, found = outcomes(scene, once, positions, chunk_size, engine, say, checked=number == 0)
             if number == 0:
                 check_used(donors, conditions.values())
-            for label, several in conditions.items():
-                one = found[first[tuple(several)]]
-                take(label, one, scene, clean)
-                known[label].append(one.without_logits())
+            for label, text in texts.items():
+                take(label, found[first[text]], scene, clean)
+                known[label].append(found[first[text]].without_logits())
+            del clean, found
     return whole, {label: _end(found) for label, found in known.items()}
 
 
@@ -242,7 +266,7 @@ def _blocks(scene: Scene, conditions: Lists, positions: Positions, chunk_size: i
     """The scene's examples in blocks that fit into memory."""
     changes = [getattr(one.what, "change", one.what) for several in conditions.values() for one in several]
     n, size = len(scene.batch), min(chunk_size, max(1, CEILING // _bytes(scene, len(conditions))))
-    if n <= size or any(isinstance(what, Resample | Shuffle) for what in changes):
+    if n <= size or any(isinstance(what, Resample | Shuffle | Custom) for what in changes):
         yield scene
         return
     for at in range(0, n, size):

@@ -193,5 +193,7 @@ def path(operation: Callable[..., Intervention], sender: Heads, receiver: Heads,
 
 def custom(site: str | tuple[str, int], fn: Callable[[Any], Any]) -> Intervention:
     """A function of the whole tensor at a site, which must return one of the same shape and dtype. `run` only."""
+    if not isinstance(site, str) and not (isinstance(site, tuple) and len(site) == 2):
+        raise TypeError(f"custom acts at a site, 'embed' or ('mlp_out', 0), not at {site!r}")
     name, layer = (site, None) if isinstance(site, str) else site
     return Intervention(where=None, what=Custom(site=name, layer=layer, fn=fn))

@@ -30,6 +30,8 @@ def check_places(model: Any, interventions: Sequence[Intervention]) -> None:
     intervention."""
     if isinstance(interventions, Intervention):
         raise TypeError("interventions come as a list: [cut(...)], also when there is one")
+    if not isinstance(interventions, Sequence):
+        raise TypeError(f"interventions come as a list, not as a {type(interventions).__name__}")
     for one in interventions:
         if not isinstance(one, Intervention):
             raise TypeError(f"{one!r} is no intervention; build it with cut, uniform, patch, ... from workbench")

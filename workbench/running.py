@@ -105,6 +105,7 @@ def run(
     >>> run(model, batch, [cut(Edges(layer=1, dest="last", source="first"))]).logits.shape
     torch.Size([1, 3, 8])
     """
+    check_model(model)
     with alone(model):
         scene, prepared = _prepare(model, batch, interventions, donors, positions, on_missing, left_out, chunk_size)
         return plain(scene, prepared, positions, chunk_size)

@@ -133,8 +133,8 @@ class Scene:
     def part(self, examples: slice, positions: Positions) -> Scene:
         """Some of its examples; what is read keeps the shape that it has in the whole."""
         batch, kept = self.batch.select(examples), self.kept[examples]
-        donors = replace(self.donors, batch=batch, kept=kept, _values={})
         read = self.read()[examples] if positions == "read" else None
+        donors = replace(self.donors, batch=batch, kept=kept, read=read, _values={})
         return Scene(self.model, batch, kept, self.n, self.skipped, donors, Sight(self.model, batch), read)
 
     @property

@@ -18,6 +18,6 @@ def altered(model: nn.Module, known: tuple[type, ...]) -> str | None:
         where = name or "the model"
         if type(module) not in (*_KNOWN, *known):
             return f"{where} is a {type(module).__name__}, which is no module of this workbench"
-        if "forward" in vars(module):
-            return f"{where} has a forward of its own"
+        if own := [name for name, value in vars(module).items() if callable(value) and hasattr(type(module), name)]:
+            return f"{where} has a method of its own, {own[0]}"
     return None

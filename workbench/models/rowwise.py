@@ -22,7 +22,7 @@ from workbench.models.columns import changed_scores, mixed_with
 from workbench.models.layers import Block
 from workbench.models.lean import Onward, projected
 from workbench.operations import Freeze
-from workbench.sites import in_part
+from workbench.sites import in_part, split
 
 WEIGHED = ("scores", "pattern")
 INSIDE = ("q", "k", "v", "scores", "pattern", "z", "result")
@@ -116,8 +116,7 @@ class RowPass:
             had, has, axis = value, after, 2 if bare in WEIGHED else 1
             if bare == "scores":
                 self.weights = on_rows.softmax_side_by_side(after)
-                had = self.clean.weights(key, rows) if value is clean else on_rows.softmax_side_by_side(value)[0]
-                has = self.weights[0]
+                had, has = on_rows.softmax_side_by_side(value)[0], self.weights[0]
             changed = self._changed(had, has, rows, axis)
             if self.group.n_edits > 1:
                 near = 1000 * torch.finfo(had.dtype).eps
@@ -366,25 +365,31 @@ class _Layer:
         return block.ln2(stream) if block.norm == "post" else stream
 
 
-_BASE = {"attn_out": ("resid_pre",), "resid_post": (), "mlp_out": ("resid_mid",), "resid_mid": ()}
-"""What is looked up beside the site at which a layer's first edit is made."""
-
-
 def foreseen(group: Group) -> set[Key]:
     """The sites of the clean run from which a group's rows are computed; what is missing is recorded when asked for."""
     out = set(group.edits)
     for (part, layer), rows in group.layers.items():
-        if rows.leaving is None:
-            continue
-        bare = {name for (name, at) in group.edits if at == layer}
-        attended = rows.source or rows.leaving_from or set(INSIDE) & bare
-        out |= {(in_part(part, one), layer) for first in bare for one in _BASE.get(first, ())}
-        if attended:
-            names = ["resid_pre"] if not (rows.leaving_from and rows.leaving_from.whole) else []
-            names += ["v", "k"] if rows.leaving_from else ["v"]
-            names += ["scores"] if rows.leaving_from is None else []
-            names += ["q"] if rows.source and rows.leaving_from is None else []
-            out |= {(in_part(part, one), layer) for one in names}
-        if rows.crossed or part == "decoder":
+        if rows.leaving is not None:
+            bare = {split(name)[1] for name, at in group.edits if at == layer and split(name)[0] != "cross"}
+            out |= {(in_part(part, one), layer) for one in _looked_up(rows, bare)}
+        if rows.leaving is not None and part == "decoder" and rows.crossed is not None:
+            clean = rows.leaving_from is None and rows.source is None
+            out |= {(f"cross.{one}", layer) for one in ("k", "v", *(("q", "scores") if clean else ()))}
+            out |= {("decoder.resid_mid", layer)} if clean else set()
+        elif rows.leaving is not None and part == "decoder":
             out |= {(f"cross.{one}", layer) for one in ("k", "v")}
     return out
+
+
+def _looked_up(rows: LayerRows, edited: set[str]) -> set[str]:
+    """What a layer's rows are computed from, where these sites are edited."""
+    entered, out = rows.leaving_from is not None, set()
+    if not (rows.leaving_from and rows.leaving_from.whole) and edited <= {*INSIDE, "attn_out"}:
+        out.add("resid_pre")
+    if entered or rows.source or edited & {"q", "scores", "pattern"}:
+        out |= {"v"} | ({"k"} if entered or edited & {"q", "k", "v"} else set())
+        out |= set() if entered or edited & {"q", "pattern"} else {"scores"}
+        out |= {"q"} if rows.source and not entered else set()
+    if edited & {"z", "result"} and not entered and not rows.source:
+        out |= {"z", "scores"}
+    return out | ({"resid_mid"} if edited and edited <= {"mlp_out"} else set())
