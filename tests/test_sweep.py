@@ -290,7 +290,61 @@ def test_an_edge_that_is_all_that_a_skipped_example_has_in_a_row_is_left_out_too
 
 def test_every_example_is_skipped_for_what_it_lacks_first():
     skipped = quiet(small(), padded(), cut, on_missing="skip").frame["skipped"].dropna()
-    assert skipped.unique().tolist() == ["cut L0H0 3←0: role '3' is empty"]
+    assert skipped.unique().tolist() == ["cut L0H0 3←0: position 3 is padding"]
+
+
+def test_what_skipped_examples_lacked_is_noted():
+    swept = quiet(small(), padded(), scale, by=2.0, source=0, on_missing="skip")
+    (note,) = swept.notes.loc[swept.notes["condition"].isna(), "note"]
+    assert note == "2 of 3 examples ran; 1 lacked what some cell acts on (scale L0H0 3←0 by 2: position 3 is padding)"
+
+
+def test_the_note_on_skipped_examples_counts_what_most_lacked():
+    batch = FEW.with_roles(
+        some=FEW.roles["last"] & (torch.arange(8) > 0)[:, None], few=FEW.roles["last"] & (torch.arange(8) < 5)[:, None]
+    )
+    swept = quiet(small(), batch, zero, "heads", pos=["some", "few"], on_missing="skip")
+    (note,) = swept.notes.loc[swept.notes["condition"].isna(), "note"]
+    assert note == (
+        "4 of 8 examples ran; 4 lacked what some cell acts on (3 of them, zero L0H0.z few: role 'few' is empty)"
+    )
+
+
+def test_a_position_that_some_example_pads_is_called_so_and_the_others_are_named():
+    said = r"position 3 is padding in 1 of 3 examples .*sweep without padding: dest=\[0, 1, 2\] and source=\[0, 1, 2\]"
+    with pytest.raises(MissingExamples, match=said):
+        quiet(small(), padded(), cut)
+    assert quiet(small(), padded(), cut, dest=[0, 1, 2], source=[0, 1, 2]).effects()["skipped"].eq(0).all()
+    with pytest.raises(MissingExamples, match=r"sweep without padding: pos=\['first', 2\]"):
+        quiet(small(), padded(), zero, "heads", pos=["first", 2, 3])
+
+
+@pytest.mark.parametrize("on_missing", ["raise", "skip"])
+def test_cells_that_exclude_each_other_are_named(on_missing):
+    said = (
+        r"these cells exclude each other: of 60 examples 'cut L0H. answer←other' has nothing to act on in 30, "
+        r"'cut L0H. other←answer' has nothing to act on in 30; name dest= and source="
+    )
+    with pytest.raises(MissingExamples, match=said):
+        quiet(small(), TASK.sample(60, seed=3), cut, "roles", on_missing=on_missing)
+
+
+def test_roles_of_which_no_example_has_all_are_named_with_what_lacks_them():
+    at = torch.arange(8) % 3
+    roles = {f"not {one}": FEW.roles["last"] & (at != one)[:, None] for one in range(3)}
+    said = r"no example has what all cells act on: of 8 examples .* in 3.*name pos="
+    with pytest.raises(MissingExamples, match=said):
+        quiet(small(), FEW.with_roles(**roles), zero, "heads", pos=list(roles), on_missing="skip")
+
+
+def test_resampling_padded_batches_names_what_has_one_size():
+    options = {"donor": "other", "seed": 0, "donors": {"other": padded()}}
+    said = r"resample what has one size in every example: pos=\['first'\] or pos=\[0, 1, 2\]"
+    with pytest.raises(ValueError, match=said) as caught:
+        quiet(small(), padded(), resample, "stream", part="resid_post", **options)
+    assert "align=" not in str(caught.value)
+    for pos in ("first", [0, 1, 2]):
+        assert len(quiet(small(), padded(), resample, "stream", part="resid_post", pos=pos, **options).places)
 
 
 # Models of two stacks

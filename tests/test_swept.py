@@ -2,12 +2,16 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from models_of import batch_for, kind_of
 from small import BATCH, CORRUPT, TASK, small
 from sweeps import FEW, HAND, padded, quiet, several
+from torch.nn import Linear
 
 import workbench
 from workbench.batch import Batch
@@ -17,6 +21,7 @@ from workbench.interventions import (
     mean,
     patch,
     path,
+    resample,
     scale,
     shuffle,
     zero,
@@ -108,6 +113,31 @@ def test_what_was_not_measured_cannot_be_asked(say, message):
         say(quiet(HAND, FEW, cut, dest=8))
 
 
+def test_what_is_printed_counts_cells_that_cannot_reach_what_is_read():
+    assert repr(quiet(HAND, FEW, cut, layers=1)) == (
+        "Swept(44 cells over edges, 1 left out, 35 that cannot reach what is read; 1 model, 8 examples; accuracy)"
+    )
+    assert "cannot reach" not in repr(quiet(HAND, FEW, cut, layers=1, dest=8))
+
+
+def test_a_cell_that_reaches_what_is_read_in_one_model_is_not_counted():
+    shallow = Transformer(small().config.model_copy(update={"n_layers": 1}), seed=1).double()
+    swept = quiet({"m": [small(), shallow]}, FEW, cut, layers=0, heads=0, dest=3, source=0)
+    assert repr(swept) == "Swept(1 cell over edges, 0 left out; 2 models, 8 examples; accuracy)"
+
+
+def test_what_is_printed_counts_the_examples_that_ran():
+    skipped = quiet(small(), padded(), cut, on_missing="skip")
+    assert "1 model, 2 of 3 examples;" in repr(skipped)
+    assert "1 model, 3 examples;" in repr(quiet(small(), padded(), cut, dest=2))
+
+
+def test_notes_on_the_whole_sweep_come_first():
+    notes = quiet(several(), FEW, cut)
+    whole = notes.notes["condition"].isna().tolist()
+    assert whole == sorted(whole, reverse=True) and whole[:2] == [True, True] and not whole[-1]
+
+
 # What the frame says of itself
 
 
@@ -193,7 +223,7 @@ def test_positions_are_called_by_what_stands_there_in_every_example():
         torch.tensor([[5, 1], [5, 2]]), torch.tensor([[-100, 1], [-100, 1]]), vocabulary=tuple("abcdef"),
         roles={"end": torch.tensor([[False, True]] * 2)},
     )  # fmt: skip
-    assert described(batch) == {0: "0 f", 1: "1 end"}
+    assert described(batch) == {0: "0 “f”", 1: "1 end"}
     assert described(FEW)[8] == "8 last" and described(Batch(batch.tokens, batch.labels))[1] == "1"
 
 
@@ -203,6 +233,7 @@ def test_positions_are_called_by_what_stands_there_in_every_example():
 @pytest.mark.parametrize(
     ("kind", "message", "options"),
     [
+        (TypeError, r"over=\['edges', 'heads'\]; a sweep is over one of: 'edges'", {"over": ["edges", "heads"]}),
         (ValueError, "no sweep over='edge'. There are: edges, roles, heads, stream. Did you mean", {"over": "edge"}),
         (TypeError, "no sweep of 'cut'; hand over a function", {"operation": "cut"}),
         (TypeError, "no sweep of <function path", {"operation": path}),
@@ -230,8 +261,17 @@ def test_positions_are_called_by_what_stands_there_in_every_example():
         (KeyError, "no position 9", {"operation": zero, "over": "heads", "pos": 9}),
         (KeyError, "no role 'lst'", {"operation": zero, "over": "heads", "pos": "lst"}),
         (KeyError, "no metric 'acuracy'.*Did you mean accuracy", {"metrics": "acuracy"}),
-        (KeyError, "name a metric or more", {"metrics": ()}),
-        (KeyError, "no donor 'other' was given", {"operation": patch, "donor": "other", "align": "role"}),
+        (KeyError, "no part 'resid'; there are: resid_pre, .*, resid_post. Did you mean resid_p",
+         {"operation": zero, "over": "stream", "part": "resid"}),
+        (KeyError, "no head 'all'; there are: 0 to 1; leave heads= out for each, 'together' for all", {"heads": "all"}),
+        (KeyError, "name a metric or more, of: accuracy", {"metrics": ()}),
+        (TypeError, "metrics: <built-in function len> is no name; name one or several.*accuracy", {"metrics": len}),
+        (TypeError, r"resample needs donor= and seed=, as sweep\(models, batch, resample, 'heads', donor='other', "
+         r"seed=0, donors=\{'other': batch\}\)", {"operation": resample, "over": "heads"}),
+        (TypeError, r"resample needs seed=, .* donor='b', seed=0, donors=\{'b': batch\}\)",
+         {"operation": resample, "over": "heads", "donor": "b"}),
+        (KeyError, r"no donor 'other' was given; say donors=\{'other': batch\}",
+         {"operation": patch, "donor": "other", "align": "role"}),
         (TypeError, "nothing in this sweep names 'other'", {"donors": {"other": CORRUPT}}),
         (TypeError, "donors come by name", {"donors": CORRUPT}),
         (TypeError, "beside is a list of interventions", {"beside": cut(Edges(layer=0, dest="last"))}),
@@ -240,7 +280,11 @@ def test_positions_are_called_by_what_stands_there_in_every_example():
         (ValueError, "has no cell here; no example sees such an edge", {"dest": 0, "source": 5}),
         (ValueError, "has no cell here; 4 edits were left out", {"dest": 0, "source": 0}),
         (TypeError, "the batch is a Tensor", {"batch": FEW.tokens}),
-        (TypeError, "'model' holds a str", {"models": "model"}),
+        (TypeError, r"'model' holds a str; read the checkpoint: load\('runs/one'\)", {"models": "runs/one"}),
+        (TypeError, r"'a' holds a PosixPath; .*load\('runs/one'\)", {"models": {"a": [Path("runs/one")]}}),
+        (TypeError, r"'model' holds a Linear.*hand over wrap\(model\)", {"models": Linear(2, 2)}),
+        (TypeError, r"'a' holds a Linear.*hand over wrap\(model\)", {"models": {"a": Linear(2, 2)}}),
+        (TypeError, "models come as lists by label", {"models": {"a": small()}}),
         (ValueError, "no trained models to study", {"models": []}),
     ],
 )  # fmt: skip
@@ -300,6 +344,66 @@ def test_edges_left_out_are_not_crossed_as_hidden_ones_are():
     assert "–" in [text.get_text() for text in axes.texts]
 
 
+def test_a_dash_says_that_a_square_was_not_measured_without_a_stroke_that_would_hide_it():
+    axes = panels(quiet(HAND, FEW, cut).heat_map())["layer 0, head 0"]
+    (dash,) = (text for text in axes.texts if text.get_text() == "–")
+    assert not dash.get_path_effects() and dash.get_color() == "black" and dash.get_fontsize() > 10
+
+
+def rows_of(figure):
+    """Title → the height at which its panel stands, from the top: 0, 1, ..."""
+    there = {title: round(axes.get_position().y0, 2) for title, axes in panels(figure).items()}
+    heights = sorted(set(there.values()), reverse=True)
+    return {title: heights.index(height) for title, height in there.items()}
+
+
+def test_every_layer_begins_a_row_of_panels():
+    model = small(heads=4)
+    rows = rows_of(quiet(model, FEW, cut, dest=8, source=[0, 1], metrics="logit_margin").heat_map())
+    assert rows == {f"layer {layer}, head {head}": layer for layer in range(2) for head in range(4)}
+
+
+def test_many_heads_take_several_rows_a_layer():
+    model = small(heads=8)
+    rows = rows_of(quiet(model, FEW, cut, dest=8, source=[0, 1], metrics="logit_margin").heat_map())
+    assert rows == {f"layer {layer}, head {head}": 2 * layer + head // 4 for layer in range(2) for head in range(8)}
+
+
+@pytest.mark.parametrize(
+    ("options", "title"),
+    [
+        ({"stack": "encoder"}, "encoder layer 0, head 0"),
+        ({"stack": "decoder"}, "decoder layer 0, head 0"),
+        ({"kind": "cross"}, "cross layer 0, head 0"),
+    ],
+)
+def test_panels_name_the_part_of_a_model_with_several(options, title):
+    model = kind_of("encoder–decoder")
+    swept = quiet(model, batch_for(model.config), cut, layers=0, heads=0, metrics="log_prob", **options)
+    assert list(panels(swept.heat_map())) == [title]
+
+
+def test_what_a_figure_says_of_hatches_and_models_cannot_be_taken_for_more():
+    said = quiet(several(), FEW, cut, metrics="logit_margin").heat_map().get_supxlabel().replace("\n", " ")
+    assert "mean of 2 models. Dots: one a model," in said and "trained" not in said
+    assert "Hatched: below 0 by more than 5% of the scale's end." in said
+    assert "the “token” or else the role" in said
+
+
+def test_a_figure_says_how_many_examples_ran():
+    said = quiet(small(), padded(), cut, on_missing="skip").heat_map().get_supxlabel().replace("\n", " ")
+    assert said.startswith("2 of 3 examples ran; 1 lacked what some cell acts on (cut L0H0 3←0: position 3 is")
+    assert "examples ran" not in quiet(small(), padded(), cut, dest=2).heat_map().get_supxlabel()
+
+
+def test_the_label_of_the_colour_bar_stays_inside_a_small_figure():
+    options = {"donor": "other", "seed": 0, "donors": {"other": CORRUPT}, "metrics": "logit_margin"}
+    swept = quiet(several(), BATCH, resample, "heads", layers=1, pos="last", **options)
+    figure = swept.heat_map(against="resample L1H0.z last from other seed 0")
+    box = figure.axes[-1].yaxis.label.get_window_extent(FigureCanvasAgg(figure).get_renderer())
+    assert box.y0 >= 0 and box.y1 <= figure.bbox.height and box.x1 <= figure.bbox.width
+
+
 @pytest.mark.parametrize(
     ("operation", "over", "options", "titles"),
     [
@@ -328,13 +432,15 @@ def test_a_figure_of_two_kinds_of_model_is_of_the_one_named():
     swept = quiet({"a": several()[:1], "b": several()[1:]}, FEW, zero, "heads", metrics="logit_margin")
     with pytest.raises(ValueError, match="one kind of model, not model=None; there are: a, b"):
         swept.heat_map()
-    assert "One trained model." in swept.heat_map(model="b").get_supxlabel()
+    with pytest.raises(ValueError, match="say model='a'"):
+        swept.heat_map()
+    assert "One model." in swept.heat_map(model="b").get_supxlabel()
 
 
 def test_more_panels_than_fit_are_refused():
     model = Transformer(ModelConfig(d_vocab=16, n_ctx=9, d_model=48, n_layers=1, n_heads=48, d_head=1), seed=0)
     swept = quiet(model, FEW, cut, dest=8, source=[0, 1], metrics="logit_margin")
-    with pytest.raises(ValueError, match="48 panels, one for each layer and head, do not fit; draw 40 at most"):
+    with pytest.raises(ValueError, match=r"48 panels, one for each layer and head, do not fit; .*layer= or head="):
         swept.heat_map()
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,15 @@ from einops import rearrange
 
 from workbench.assembly import labels
 from workbench.checkpoints import Trained
+from workbench.engine import Measured
 from workbench.interventions import Intervention
 from workbench.schema import check, check_columns
-from workbench.sweep_places import Cells
-from workbench.sweep_plan import COORDINATES
+from workbench.sweep_places import ONLY, Cells
+from workbench.sweep_plan import COORDINATES, Plan
+from workbench.swept import CLEAN, UNCHANGED, ran_of
 from workbench.work import NOTES, attributes
+
+FEW = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,5 +102,36 @@ def places_of(found: Sequence[Found], over: str) -> tuple[pd.DataFrame, pd.DataF
 
 
 def notes_of(found: Sequence[Found]) -> pd.DataFrame:
-    """The notes of all models."""
-    return pd.DataFrame([(one.label, one.trained.seed, *note) for one in found for note in one.notes], columns=NOTES)
+    """The notes of all models, those on a whole sweep first."""
+    notes = [(one.label, one.trained.seed, *note) for one in found for note in one.notes]
+    return pd.DataFrame(sorted(notes, key=lambda note: note[2] is not None), columns=NOTES)
+
+
+def notes_of_each(measured: Mapping[str, Measured]) -> Iterator[tuple[str | None, str]]:
+    """The notes on each condition of one model."""
+    for name, one in measured.items():
+        if name != CLEAN:
+            yield from ((name, note.removeprefix(f"{name}: ")) for note in one.notes)
+            yield from [(name, UNCHANGED)] * one.same
+
+
+def notes_of_all(
+    cells: Cells, plan: Plan, measured: Mapping[str, Measured], skipped: Mapping[int, str], n: int
+) -> Iterator[tuple[str | None, str]]:
+    """The notes on the whole sweep of one model: which examples did not run, which places were not swept, and what went
+    through hooks."""
+    if skipped:
+        yield None, ran_of(n, skipped)
+    if cells.left_out:
+        left, names = len(cells.left_out), [place["condition"] for place in cells.left_out]
+        mend = "say empty='no-update' or 'self' to sweep them"
+        yield None, f"{left} of {left + len(cells.places)} cells were left out ({_few(names)}): {ONLY}; {mend}"
+    if cells.hidden and plan.over == "roles":
+        yield None, f"{len(cells.hidden)} pairs of roles have no edge in any example: {_few(cells.hidden)}"
+    slow = Counter(measured[name].engine for name in cells.conditions if measured[name].engine != "rows")
+    for engine, count in slow.items():
+        yield None, f"{count} of {len(cells.conditions)} cells went through {engine}"
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:FEW]) + (", ..." if len(names) > FEW else "")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from workbench.anatomy import layers_of
+from workbench.anatomy import Sight, layers_of
 from workbench.batch import Batch
 from workbench.interventions import Intervention
+from workbench.nearest import nearest
+from workbench.resolution import missing
 from workbench.sites import CROSS, SITES, in_part
 from workbench.sweep_plan import SITES_OF, Plan, listed
 
@@ -65,6 +67,23 @@ def cells_of(model: Any, batch: Batch, plan: Plan, names: list[str], chunk_size:
         why = f"{len(cells.left_out)} edits were left out: {ONLY}" if cells.left_out else "no example sees such an edge"
         raise ValueError(f"a sweep of {plan.name} over {plan.over} has no cell here; {why}")
     return cells
+
+
+def excluding(cells: Cells, model: Any, batch: Batch) -> str:
+    """Which cells no example can have together, in words; "" where some example has what all of them act on."""
+    sight, n = Sight(model, batch), len(batch)
+    alike = {tuple(at for name, at in one.items() if name not in ("condition", "head")): one for one in cells.places}
+    labels = [place["condition"] for place in alike.values()]
+    found = {label: set(missing([cells.conditions[label]], batch, sight)) for label in labels}
+    if len(set().union(*found.values())) < n:
+        return ""
+    for one, other in combinations([label for label in labels if len(found[label]) < n], 2):
+        if len(found[one] | found[other]) == n:
+            counts = [f"{label!r} has nothing to act on in {len(found[label])}" for label in (one, other)]
+            return f"these cells exclude each other: of {n} examples {counts[0]}, {counts[1]}"
+    most = sorted(labels, key=lambda label: -len(found[label]))[:3]
+    counts = [f"{label!r} has nothing to act on in {len(found[label])}" for label in most]
+    return f"no example has what all cells act on: of {n} examples {', '.join(counts)}"
 
 
 def _edges(cells: Cells, model: Any, batch: Batch, plan: Plan, layer: int, names: list[str], chunk_size: int) -> None:
@@ -131,9 +150,13 @@ def _ends(plan: Plan, side: str, batch: Batch, names: list[str]) -> list[End]:
 
 
 def _heads(plan: Plan, n_heads: int) -> list[int | None]:
-    if isinstance(plan.narrowed["heads"], str) and plan.narrowed["heads"] == "together":
+    asked = plan.narrowed["heads"]
+    if isinstance(asked, str) and asked == "together":
         return [None]
-    return list(chosen("head", plan.narrowed["heads"], range(n_heads)))
+    if isinstance(asked, str):
+        there = f"there are: 0 to {n_heads - 1}"
+        raise KeyError(f"no head {asked!r}; {there}; leave heads= out for each, 'together' for all at once")
+    return list(chosen("head", asked, range(n_heads)))
 
 
 def _vectors(cells: Cells, model: Any, batch: Batch, plan: Plan, layer: int, names: list[str]) -> None:
@@ -164,9 +187,11 @@ def chosen(what: str, asked: Any, there: Iterable[Any]) -> list[Any]:
     """What was asked for, of what there is; all of it where nothing was."""
     known = list(there)
     wanted = known if asked is None else listed(asked)
-    said = ", ".join(known) if known and isinstance(known[0], str) else f"0 to {len(known) - 1}"
+    named = bool(known) and isinstance(known[0], str)
+    said = ", ".join(known) if named else f"0 to {len(known) - 1}"
     if odd := [one for one in wanted if one not in known or isinstance(one, bool)]:
-        raise KeyError(f"no {what} {odd[0]!r}; there are: {said}")
+        there = nearest(str(odd[0]), known).removeprefix("There are: ").removesuffix(".") if named else said
+        raise KeyError(f"no {what} {odd[0]!r}; there are: {there}")
     if not wanted or len(set(wanted)) < len(wanted):
         raise ValueError(f"the {what}s asked for are {wanted}; name at least one, each once, of {said}")
     return [known[known.index(one)] for one in wanted]

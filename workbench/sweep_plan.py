@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
+from torch.nn import Module
 
 from workbench import interventions
 from workbench.batch import Batch
@@ -27,6 +29,7 @@ COORDINATES = {
 KINDS = {"edges": Edges, "roles": Edges, "heads": Heads, "stream": Stream}
 NAMES = ("cut", "keep_only", "uniform", "shuffle", "scale", "zero", "mean", "resample", "patch", "add", "freeze")
 OPERATIONS: dict[str, Callable[..., Intervention]] = {name: getattr(interventions, name) for name in NAMES}
+EXAMPLES = {"by": 2.0, "donor": "other", "seed": 0, "align": "role"}
 SITES_OF = {over: [row.name for row in SITES.values() if row.location == over] for over in ("heads", "stream")}
 
 
@@ -50,6 +53,11 @@ class Plan:
         return "cross" if self.kind == "cross" else self.stack or ""
 
     @property
+    def narrows(self) -> tuple[str, ...]:
+        """The arguments that say which positions or roles are swept."""
+        return ("dest", "source") if "dest" in COORDINATES[self.over] else ("pos",)
+
+    @property
     def by_row(self) -> bool:
         """Whether a cell is a whole row: `shuffle` names no source."""
         return self.name == "shuffle"
@@ -71,6 +79,8 @@ class Plan:
 
     def check(self) -> None:
         """Raises ValueError and TypeError, in the caller's words, where there can be no such sweep."""
+        if not isinstance(self.over, str):
+            raise TypeError(f"over={self.over!r}; a sweep is over one of: {', '.join(map(repr, COORDINATES))}")
         if self.over not in COORDINATES:
             raise ValueError(f"no sweep over={self.over!r}. {nearest(str(self.over), COORDINATES)}")
         if self.operation not in OPERATIONS.values():
@@ -93,9 +103,13 @@ class Plan:
         if unknown := [name for name in self.arguments if name not in asked]:
             near = nearest(unknown[0], [*asked, *narrows])
             raise TypeError(f"neither a sweep over {self.over} nor {self.name} takes {unknown[0]}=. {near}")
-        for name, one in asked.items():
-            if one.default is inspect.Parameter.empty and name not in self.arguments:
-                raise TypeError(f"{self.name} needs {name}=: sweep(models, batch, {self.name}, {name}=...)")
+        needed = [name for name, one in asked.items() if one.default is inspect.Parameter.empty]
+        if lacking := [name for name in needed if name not in self.arguments]:
+            given = {name: repr(self.arguments.get(name, EXAMPLES[name])) for name in needed}
+            given |= {"donors": f"{{{given['donor']}: batch}}"} if "donor" in given else {}
+            call = ", ".join([repr(self.over), *(f"{name}={value}" for name, value in given.items())])
+            wanted = " and ".join(f"{name}=" for name in lacking)
+            raise TypeError(f"{self.name} needs {wanted}, as sweep(models, batch, {self.name}, {call})")
         place: dict[str, Any] = {"dest": "dest", "source": None if self.by_row else "source"}
         if self.over in SITES_OF:
             place = {"part": SITES_OF[self.over][0]}
@@ -122,24 +136,49 @@ def listed(asked: Any) -> list[Any]:
     return [asked] if isinstance(asked, str) or not isinstance(asked, Iterable) else list(asked)
 
 
-def check_given(
-    plan: Plan, batch: Any, metrics: Sequence[str], donors: Any, beside: Any, on_missing: str, chunk_size: int
-) -> None:
+def asked_for(metrics: Any) -> tuple[str, ...]:
+    """The names of metrics, one or several. Raises TypeError for anything else, KeyError for what is no metric."""
+    known = [*METRICS, *AGAINST_CLEAN]
+    names = tuple(listed(metrics))
+    if odd := [one for one in names if not isinstance(one, str)]:
+        raise TypeError(f"metrics: {odd[0]!r} is no name; name one or several, as strings, of: {', '.join(known)}")
+    if not names:
+        raise KeyError(f"name a metric or more, of: {', '.join(known)}")
+    if unknown := [name for name in names if name not in known]:
+        raise KeyError(f"no metric {unknown[0]!r}. {nearest(unknown[0], known)}")
+    return names
+
+
+def several(models: Any) -> Mapping[str, Any]:
+    """Label → models, where one or several came without a label. Raises TypeError for paths, and for models that no
+    sweep can read as they are."""
+    known = models if isinstance(models, Mapping) else {"model": models if _is_list(models) else [models]}
+    for label, some in known.items():
+        for one in some if _is_list(some) else [some]:
+            if isinstance(one, str | Path):
+                raise TypeError(f"{label!r} holds a {type(one).__name__}; read the checkpoint: load({str(one)!r})")
+            if isinstance(one, Module) and not hasattr(one, "parts"):
+                kind = type(one).__name__
+                raise TypeError(f"{label!r} holds a {kind}, of which no sites are known; hand over wrap(model)")
+    return known
+
+
+def _is_list(models: Any) -> bool:
+    return isinstance(models, Sequence) and not isinstance(models, str)
+
+
+def check_given(plan: Plan, batch: Any, donors: Any, beside: Any, on_missing: str, chunk_size: int) -> None:
     """Raises TypeError, KeyError and ValueError for what no model could be swept with, before any is."""
     if not isinstance(batch, Batch):
         raise TypeError(f"the batch is a {type(batch).__name__}; make it a Batch, as task.sample(n, seed) gives one")
-    known = [*METRICS, *AGAINST_CLEAN]
-    if not metrics:
-        raise KeyError("name a metric or more")
-    if unknown := [name for name in metrics if name not in known]:
-        raise KeyError(f"no metric {unknown[0]!r}. {nearest(unknown[0], known)}")
     if donors is not None and not isinstance(donors, Mapping):
         raise TypeError("donors come by name, as donors={'other': batch}, also when there is one")
     if isinstance(beside, Intervention):
         raise TypeError("beside is a list of interventions: [cut(...)], also when there is one")
     needed = donor_names(beside) | ({plan.arguments["donor"]} if "donor" in plan.arguments else set())
     if undeclared := sorted(needed - set(donors or {})):
-        raise KeyError(f"no donor {undeclared[0]!r} was given. {nearest(undeclared[0], sorted(donors or {}))}")
+        name, there = undeclared[0], nearest(undeclared[0], sorted(donors or {}))
+        raise KeyError(f"no donor {name!r} was given; say donors={{{name!r}: batch}}. {there}")
     if unused := sorted(set(donors or {}) - needed):
         raise TypeError(f"donors: nothing in this sweep names {unused[0]!r}; leave it out, or say donor=")
     if on_missing not in ("raise", "skip"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
 
@@ -13,20 +13,26 @@ from workbench.batch import Batch
 from workbench.checkpoints import Trained
 from workbench.engine import Engine, Measured, measure_each
 from workbench.interventions import Intervention
-from workbench.position_roles import described, position_names, with_positions
+from workbench.position_roles import (
+    as_positions,
+    described,
+    never_padded,
+    of_one_size,
+    position_names,
+    with_positions,
+)
 from workbench.progress import bar
-from workbench.running import OnMissing
+from workbench.running import MissingExamples, OnMissing
 from workbench.scene import saying
 from workbench.studies import as_trained
-from workbench.sweep_frame import Found, frame_of, notes_of, places_of
-from workbench.sweep_places import ONLY, Cells, cells_of
-from workbench.sweep_plan import Over, Plan, check_given
-from workbench.swept import CLEAN, UNCHANGED, Swept
+from workbench.sweep_frame import Found, frame_of, notes_of, notes_of_all, notes_of_each, places_of
+from workbench.sweep_places import Cells, cells_of, excluding
+from workbench.sweep_plan import Over, Plan, asked_for, check_given, listed, several
+from workbench.swept import CLEAN, Swept
 
 __all__ = ["Swept", "sweep"]
 
 BESIDE = "beside"
-FEW = 8
 
 
 def sweep(
@@ -56,23 +62,27 @@ def sweep(
 
     models: one that `run` takes, several, or label → several as `run_study` takes them; trained ones or bare.
     operation: cut, keep_only, uniform, shuffle, scale, zero, mean, resample, patch, add or freeze; `arguments` are its
-        keywords: `by=2.0`, `donor="other"`, `align="role"`, `empty="no-update"`.
+        keywords: `by=2.0`, `donor="other"`, `align="role"`, `seed=0`, `empty="no-update"`.
     over, what a cell is:
         "edges": layer × head × dest × source, by position (counted along the tensors, from 0), where some example sees
             the edge. An edit that would leave a row without a source in some example, also in one that is then
             skipped, is left out, and counted in the notes, unless `empty` says what becomes of such a row. `shuffle`
             takes a row a cell.
         "roles": layer × head × dest × source, each a role (source: or a relation); all of the batch's where none is
-            named; those between which no example sees an edge are left out, and counted in the notes.
+            named; those between which no example sees an edge are left out, and counted in the notes. Cells may exclude
+            each other, as answer←other and other←answer do where the mask hides one or the other: name dest and source.
         "heads": layer × head × `pos`, of `part` ("z", or several of q k v z result).
         "stream": layer × `part` × `pos`; the parts are all that the model has of resid_pre attn_out resid_mid mlp_out
-            resid_post where none is named.
+            resid_post where none is named; with kind="cross" these are attn_out, what cross-attention adds to the
+            decoder's stream, and resid_mid, the sum.
     layers, heads, dest, source, pos, part: one or several, to sweep these alone. heads="together" edits all heads of a
         layer at once. pos: roles or positions; without it a cell is every position at once.
     stack, kind: which part of a model that has several, as for `Edges`; such a model needs one of them.
     beside: interventions in force in every cell, before the cell's own, with a condition "beside" of their own
         (`beside=corrupted("other")` and the operation `freeze` restore one clean value after another).
-    on_missing: "skip" drops an example that any cell cannot act on from every condition of the model, and counts it.
+    donors: a batch for each name that `donor=` says, as `donors={"other": batch}`.
+    on_missing: "skip" drops an example that any cell cannot act on from every condition of the model; how many ran, and
+        what the others lacked, is in the notes, in what is printed of the sweep and beneath its heat map.
 
     Every condition sees the same examples, and the frame's `attrs` say what was measured, as `joined` asks. Logits are
     never held: beside what `measure_each` needs for `chunk_size` examples, a sweep keeps its frame, cells × examples ×
@@ -83,28 +93,30 @@ def sweep(
     metric or donor that is not there, and otherwise as `run` does, with the model's name before it.
 
     >>> import torch
-    >>> from workbench import ModelConfig, Transformer, cut
+    >>> from workbench import Batch, ModelConfig, Transformer, cut, sweep
     >>> model = Transformer(ModelConfig(d_vocab=8, n_ctx=3, d_model=8, n_layers=2, n_heads=1), seed=0)
     >>> batch = Batch(torch.tensor([[4, 7, 4]]), torch.tensor([[-100, -100, 7]]))
     >>> swept = sweep(model, batch, cut, over="edges", layers=1, metrics="log_prob", progress=False)
     >>> swept
-    Swept(5 cells over edges, 1 left out; 1 models, 1 examples; log_prob)
+    Swept(5 cells over edges, 1 left out, 2 that cannot reach what is read; 1 model, 1 example; log_prob)
     >>> swept.effects()[["dest", "source", "unchanged"]].values.tolist()
     [[1, 0, True], [1, 1, True], [2, 0, False], [2, 1, False], [2, 2, False]]
     """
     narrowed = {"layers": layers, "heads": heads, "dest": dest, "source": source, "pos": pos, "part": part}
     plan = Plan(operation, arguments, over, narrowed, stack, kind)
     plan.check()
-    asked = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    check_given(plan, batch, asked, donors, beside, on_missing, chunk_size)
-    known = as_trained(models if isinstance(models, Mapping) else {"model": _several(models)})
+    asked = asked_for(metrics)
+    if not isinstance(beside, Intervention):
+        beside = [*beside]
+    check_given(plan, batch, donors, beside, on_missing, chunk_size)
+    known = as_trained(several(models))
     names = position_names([batch, *(donors or {}).values()])
     widen = partial(with_positions, names=names) if plan.by_position else _as_it_is
     given = {name: widen(donor) for name, donor in (donors or {}).items()}
     options = {
         "metrics": asked, "donors": given, "on_missing": on_missing, "chunk_size": chunk_size, "engine": engine
     }  # fmt: skip
-    trained = [(label, one) for label, several in known.items() for one in several]
+    trained = [(label, one) for label, some in known.items() for one in some]
     found = []
     with bar("sweeping", "model", len(trained), progress) as drawn:
         for label, one in trained:
@@ -114,7 +126,7 @@ def sweep(
     readers, sources = batch.sides(plan.part)
     words = {"dest": described(readers), "source": described(sources)}
     frame = frame_of(found, len(batch), batch.digest())
-    return Swept(frame, *places_of(found, over), notes_of(found), over, words)
+    return Swept(frame, *places_of(found, over), notes_of(found), over, words, plan.part)
 
 
 def _found(
@@ -130,10 +142,43 @@ def _found(
     cells = cells_of(one.model, batch.to(device), plan, names, options["chunk_size"])
     conditions: dict[str, list[Intervention]] = {CLEAN: [], **({BESIDE: [*beside]} if beside else {})}
     conditions |= {name: [*beside, each] for name, each in cells.conditions.items()}
-    measured = measure_each(one.model, batch, conditions, **options)
+    with _mended(one.model, batch, plan, cells, names, options["donors"]):
+        measured = measure_each(one.model, batch, conditions, **options)
     values = {name: _spread(measured, name, len(batch)) for name in options["metrics"]}
-    notes = [*_notes_of_all(cells, plan, measured), *_notes_of_each(measured)]
-    return Found(label, one, cells, conditions, values, measured[CLEAN].skipped, notes)
+    skipped = {at: as_positions(reason, names) for at, reason in measured[CLEAN].skipped.items()}
+    notes = [*notes_of_all(cells, plan, measured, skipped, len(batch)), *notes_of_each(measured)]
+    return Found(label, one, cells, conditions, values, skipped, notes)
+
+
+@contextmanager
+def _mended(
+    model: Any, batch: Batch, plan: Plan, cells: Cells, names: list[str], donors: Mapping[str, Batch]
+) -> Iterator[None]:
+    """Says of examples that lack something, and of roles that `resample` cannot match, how to sweep without them."""
+    try:
+        yield
+    except MissingExamples as error:
+        exclude = "" if plan.over == "edges" else excluding(cells, model, batch.to(next(model.parameters()).device))
+        if exclude:
+            narrow = " and ".join(f"{name}=" for name in plan.narrows)
+            raise MissingExamples(f"{exclude}; name {narrow}, so that some example has what all cells need") from error
+        said, kept = as_positions(str(error.args[0]), names), {name: _kept(name, batch, plan) for name in plan.narrows}
+        if said != error.args[0] and all(kept.values()):
+            said += "; or sweep without padding: " + " and ".join(f"{name}={one}" for name, one in kept.items())
+        raise MissingExamples(said) from error
+    except ValueError as error:
+        if plan.name != "resample" or "align='position'" not in str(error):
+            raise
+        sides = [one.sides(plan.part)[0] for one in (batch, donors[plan.arguments["donor"]])]
+        ways = " or ".join(f"pos={one}" for one in (of_one_size(*sides), never_padded(*sides)) if one)
+        said = str(error.args[0]).split("; choose a donor")[0]
+        raise ValueError(f"{said}; resample what has one size in every example: {ways or 'none'}") from error
+
+
+def _kept(name: str, batch: Batch, plan: Plan) -> list[Any]:
+    """Of what was asked for, all but the positions that some example pads."""
+    asked, there = plan.narrowed[name], never_padded(batch.sides(plan.part)[name == "source"])
+    return there if asked is None else [at for at in listed(asked) if isinstance(at, str) or at in there]
 
 
 def _spread(measured: Mapping[str, Measured], metric: str, n: int) -> np.ndarray:
@@ -142,39 +187,6 @@ def _spread(measured: Mapping[str, Measured], metric: str, n: int) -> np.ndarray
     for row, one in zip(out, measured.values(), strict=True):
         row[one.kept.cpu().numpy()] = one.values[metric].cpu().numpy()
     return out
-
-
-def _notes_of_each(measured: Mapping[str, Measured]) -> Iterator[tuple[str | None, str]]:
-    for name, one in measured.items():
-        if name != CLEAN:
-            yield from (
-                (name, note)
-                for note in (
-                    *(said.removeprefix(f"{name}: ") for said in one.notes),
-                    *([UNCHANGED] if one.same else []),
-                )
-            )
-
-
-def _notes_of_all(cells: Cells, plan: Plan, measured: Mapping[str, Measured]) -> Iterator[tuple[str | None, str]]:
-    """What was not swept, and what went through hooks, counted."""
-    if cells.left_out:
-        n, names = len(cells.left_out), [place["condition"] for place in cells.left_out]
-        mend = "say empty='no-update' or 'self' to sweep them"
-        yield None, f"{n} of {n + len(cells.places)} cells were left out ({_few(names)}): {ONLY}; {mend}"
-    if cells.hidden and plan.over == "roles":
-        yield None, f"{len(cells.hidden)} pairs of roles have no edge in any example: {_few(cells.hidden)}"
-    slow = Counter(measured[name].engine for name in cells.conditions if measured[name].engine != "rows")
-    for engine, n in slow.items():
-        yield None, f"{n} of {len(cells.conditions)} cells went through {engine}"
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:FEW]) + (", ..." if len(names) > FEW else "")
-
-
-def _several(models: Any) -> list[Any]:
-    return list(models) if isinstance(models, Sequence) else [models]
 
 
 def _as_it_is(batch: Batch) -> Batch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["Swept"]
 
 CLEAN = "clean"
+DEAD = re.compile(r"cannot reach what is read in (\d+) of \1 examples")
 UNCHANGED = "the logits are those without interventions, bit for bit, in every example"
+
+
+def ran_of(n: int, skipped: Mapping[int, str]) -> str:
+    """How many of `n` examples ran, and what most of the others lacked. skipped: example → reason."""
+    reason, some = Counter(skipped.values()).most_common(1)[0]
+    reason = f"{some} of them, {reason}" if some < len(skipped) else reason
+    return f"{n - len(skipped)} of {n} examples ran; {len(skipped)} lacked what some cell acts on ({reason})"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -32,8 +46,10 @@ class Swept:
         Its `attrs` say what was measured, as those of `run_study`'s do.
     places: condition → where its cell lies (layer, head, dest, source, part, pos: what the sweep varied).
     left_out: the places whose edit would leave a row without a source, and why.
-    notes: model, model_seed, condition, note; the condition is missing where a note is on the whole sweep.
-    over: what was swept. words: side → position → what a figure calls it.
+    notes: model, model_seed, condition, note; the condition is missing where a note is on the whole sweep, which come
+        first: how many examples ran, which places were left out.
+    over: what was swept. words: side → position → what a figure calls it. part: "encoder", "decoder" or "cross" of a
+        model that has several.
     """
 
     frame: pd.DataFrame
@@ -42,14 +58,26 @@ class Swept:
     notes: pd.DataFrame
     over: str
     words: Mapping[str, Mapping[int, str]]
+    part: str = ""
 
     def __repr__(self) -> str:
-        n = self.frame["example"].nunique()
-        models = len(self.frame[["model", "model_seed"]].drop_duplicates())
+        clean = self.frame[self.frame["condition"] == CLEAN]
+        n, models = clean["example"].nunique(), clean.groupby(["model", "model_seed"], observed=True)["skipped"]
+        ran = sorted({int(own.isna().sum()) for _, own in models})
+        examples = [*(["{} to {} of" if ran[1:] else "{} of"] if ran != [n] else []), _count(n, "example")]
+        dead = f", {self._dead()} that cannot reach what is read" if self._dead() else ""
         return (
-            f"Swept({len(self.places)} cells over {self.over}, {len(self.left_out)} left out; {models} models, "
-            f"{n} examples; {', '.join(metrics(self.frame))})"
+            f"Swept({_count(len(self.places), 'cell')} over {self.over}, {len(self.left_out)} left out{dead}; "
+            f"{_count(len(models), 'model')}, {' '.join(examples).format(ran[0], ran[-1])}; "
+            f"{', '.join(metrics(self.frame))})"
         )
+
+    def _dead(self) -> int:
+        """How many cells cannot reach what is read, in any model and example."""
+        clean = self.frame[self.frame["condition"] == CLEAN]
+        models = len(clean[["model", "model_seed"]].drop_duplicates())
+        there = self.notes[self.notes["note"].str.match(DEAD).astype(bool)]
+        return int((there.groupby("condition")["model_seed"].size() == models).sum())
 
     def effects(self, metric: str | None = None, *, against: str = CLEAN, level: float = 0.95) -> pd.DataFrame:
         """One row a kind of model and cell: its places and what `contrast(frame, cell, against, metric)` gives.
@@ -110,7 +138,8 @@ class Swept:
         metric, kinds = self._asked(metric, against)
         kind = next(iter(kinds)) if model is None and len(kinds) == 1 else model
         if kind not in kinds:
-            raise ValueError(f"a figure is of one kind of model, not model={model!r}; there are: {', '.join(kinds)}")
+            there = f"there are: {', '.join(kinds)}; say model={next(iter(kinds))!r}"
+            raise ValueError(f"a figure is of one kind of model, not model={model!r}; {there}")
         table = self.means(metric, against=against)
         table, left_out = self._only(table[table["model"] == kind], chosen), self._only(self.left_out, chosen)
         if table.empty:
@@ -119,7 +148,17 @@ class Swept:
         cells = pd.MultiIndex.from_frame(table[["model_seed", "condition"]])
         table = table.assign(unchanged=cells.isin(list(zip(same["model_seed"], same["condition"], strict=True))))
         label = f"{metric}, change from {against}"
-        return sweep_map(table, over=self.over, left_out=left_out, words=self.words, label=label, title=title)
+        return sweep_map(
+            table, over=self.over, left_out=left_out, words=self.words, label=label, title=title, part=self.part,
+            remark=" ".join(self._ran(kind)),
+        )  # fmt: skip
+
+    def _ran(self, kind: str) -> list[str]:
+        """How many examples of a kind of model ran where some did not, and what those lacked."""
+        clean = self.frame[(self.frame["condition"] == CLEAN) & (self.frame["model"] == kind)]
+        several = [own["skipped"].astype(object) for _, own in clean.groupby("model_seed")]
+        said = [ran_of(len(own), dict(own.dropna())) for own in several if own.notna().any()]
+        return [f"{one}." for one in dict.fromkeys(said)]
 
     def _only(self, table: pd.DataFrame, chosen: Mapping[str, Any]) -> pd.DataFrame:
         for name, value in chosen.items():

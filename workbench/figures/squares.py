@@ -170,10 +170,13 @@ def _write(axes: Axes, squares: Squares, shown: np.ndarray, cells: AxesImage, de
     for (row, column), value in np.ndenumerate(shown):
         if squares.hidden[row, column]:
             continue
-        text = "–" if np.isnan(value) else said(value, decimals)
+        if np.isnan(value):  # no stroke around the dash: it would be wider than the dash
+            axes.text(column, row, "–", ha="center", va="center", fontsize=12, weight="bold", color="black", zorder=3)
+            continue
         axes.text(
-            column, row - raised, text, ha="center", va="center", fontsize=7.5, color=_ink(cells, value),
-            path_effects=[withStroke(linewidth=2.2, foreground=_ground(cells, value))], zorder=3,
+            column, row - raised, said(value, decimals), ha="center", va="center", fontsize=7.5,
+            color=_ink(cells, value), path_effects=[withStroke(linewidth=2.2, foreground=_ground(cells, value))],
+            zorder=3,
         )  # fmt: skip
 
 
