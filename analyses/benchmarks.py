@@ -24,10 +24,10 @@ class Scale:
     """
 
     sequences: int = 4000
-    rounds: int = 7
-    growth_rounds: int = 5
+    rounds: int = 5
+    growth_rounds: int = 3
     large_sequences: int = 2
-    large_rounds: int = 3
+    large_rounds: int = 2
     layers: int = 12
     heads: int = 12
     width: int = 768

@@ -272,6 +272,8 @@ class _Block:
         """
         kinds: dict[object, str] = {}
         for label, one in found.items():
+            if not one.prepared.edits:
+                continue
             kinds.setdefault(tuple((edit.key, type(edit.alike)) for edit in one.prepared.edits), label)
         budget = max(1, len(found) * len(self.scene.batch) // 20)
         for label in list(kinds.values())[:: max(1, -(-len(kinds) // budget))]:

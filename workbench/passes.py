@@ -96,15 +96,17 @@ def execute(
 
 def together(passes: Sequence[Pass]) -> Pass:
     """Passes over some examples after others, as one."""
-    if len(passes) == 1:
-        return passes[0]
     idle = [all(each) for each in zip(*(one.idle for one in passes), strict=True)]
-    logits = torch.cat([one.logits for one in passes])
+    logits = _cat([one.logits for one in passes])
     return Pass(logits, _joined([one.kept for one in passes]), _joined([one.gradients for one in passes]), idle)
 
 
 def _joined(parts: Sequence[dict[Key, Tensor]]) -> dict[Key, Tensor]:
-    return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+    return {key: _cat([part[key] for part in parts]) for key in parts[0]}
+
+
+def _cat(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(parts)) if len(parts) > 1 else parts[0].contiguous()
 
 
 @dataclass
