@@ -399,3 +399,12 @@ def test_a_sweep_gives_the_table_of_the_plain_path(over, padded):
     assert one.frame["skipped"].equals(other.frame["skipped"]) and one.left_out.equals(other.left_out)
     notes = [swept.notes[swept.notes["condition"].notna()] for swept in (one, other)]
     assert notes[0].values.tolist() == notes[1].values.tolist()
+
+
+def test_an_example_without_a_changed_source_keeps_the_weight_of_its_first_one():
+    """A layer-0 edit in some examples alone, and a cut in the last layer in all of them."""
+    model, batch = small("none", 1), BATCH.with_roles(some=BATCH.roles["answer"] & (torch.arange(12) % 2 == 0)[:, None])
+    edits = [scale(Heads(layer=0, part="z", pos="some"), by=3.0), cut(Edges(layer=1, dest="last", source="other"))]
+    got = run_each(model, batch, {"both": edits}, on_missing="raise" if batch.roles["some"].any(1).all() else "skip")
+    want = run(model, batch, edits, on_missing="skip")
+    assert off(got["both"].logits, want.logits) < 1e-10

@@ -88,7 +88,11 @@ def same(case: Case, label: str, got: Run, want: Run, tolerance: float | None = 
     off, most = float((got.logits - want.logits).abs().max()), float(want.logits.abs().max())
     assert off <= scale * most, f"off by {off:.3g} of {most:.3g}: {case.said(label)}"
     assert torch.equal(got.kept, want.kept) and set(got.skipped) == set(want.skipped), case.said(label)
-    assert set(got.notes) == set(want.notes), f"{set(got.notes) ^ set(want.notes)}: {case.said(label)}"
+    other = set(got.notes) ^ set(want.notes)
+    if any(isinstance(one.where, Edges) and one.what.op == "scale" for one in case.conditions[label]):
+        # Of a row scaled whole, the softmax takes the factor out again, to the bit or to rounding.
+        other = {note for note in other if "landed and changed nothing" not in note}
+    assert not other, f"{other}: {case.said(label)}"
     assert torch.equal(got.batch.tokens, want.batch.tokens), case.said(label)
 
 

@@ -56,7 +56,9 @@ def mixed_with(attn: Attention, weights: Tensor, values: Tensor, new: Tensor, so
     by_cell = rearrange(weights, "b head (cell row) source -> b head cell row source", cell=cells)
     index = source.index[:, None, :, None, :].expand(*by_cell.shape[:-1], -1)
     taken = by_cell.gather(-1, index)
-    rest = by_cell.scatter(-1, index, 0.0)
+    # Where an example has no such source at all, what stands for one keeps its weight.
+    some = source.real.any(-1)[:, None, :, None, None]
+    rest = by_cell.scatter(-1, index, taken.masked_fill(some, 0.0))
     z = attn.mixed(rearrange(rest, "b head cell row source -> b head (cell row) source"), values)
     out = rearrange(z, "b (cell row) head d_head -> b cell row head d_head", cell=cells)
     added = rearrange(shared(new, weights.shape[1]), "b (cell s) head d_head -> b cell s head d_head", cell=cells)
