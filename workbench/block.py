@@ -275,7 +275,7 @@ class _Block:
             if not one.prepared.edits:
                 continue
             kinds.setdefault(tuple((edit.key, type(edit.alike)) for edit in one.prepared.edits), label)
-        budget = max(1, len(found) * len(self.scene.batch) // 20)
+        budget = max(CHECKED, len(found) * len(self.scene.batch) // 20)
         for label in list(kinds.values())[:: max(1, -(-len(kinds) // budget))]:
             self._compare(label, found[label], max(1, min(CHECKED, budget // len(kinds))))
 
