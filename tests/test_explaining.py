@@ -19,7 +19,7 @@ from workbench.explaining import explain
 from workbench.floor import clean_work, cut_work
 from workbench.hooks import alone
 from workbench.interventions import Edges, Heads, Stream, custom, cut, freeze, patch, scale, zero
-from workbench.models import rowwise
+from workbench.models import rowlayer, rowwise
 from workbench.models.config import Mask, ModelConfig
 from workbench.models.masks import visible
 from workbench.models.transformer import Transformer
@@ -269,7 +269,7 @@ def counts(model, batch, edits):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_computed_is_what_torch_counts(kind, monkeypatch):
     # Products into a tensor that is there already, of which torch counts nothing, are made as others.
-    monkeypatch.setattr(rowwise._Layer, "_onward", False)
+    monkeypatch.setattr(rowlayer.RowLayer, "_onward", False)
     model, batch = kind_of(kind), placed(kind)
     for name, edits in edits_for(model).items():
         by_torch, by_us, floor = counts(model, batch, edits)
