@@ -59,8 +59,14 @@ def check_tokens_in_context(model: Any, batch: Batch, whose: str) -> None:
         raise ValueError(f"token {wrong} of the context{whose} does not fit this model, whose tokens are 0 to {most}")
 
 
+def is_finite(values: Tensor) -> bool:
+    """Whether no number is NaN or infinite."""
+    # A sum of numbers that are all finite may overflow, but one with another number among them is not finite.
+    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
+
+
 def check_finite(logits: Tensor) -> None:
-    if not bool(torch.isfinite(logits).all()):
+    if not is_finite(logits):
         examples = (~torch.isfinite(logits)).flatten(1).any(1).nonzero().flatten().tolist()
         raise ValueError(
             f"logits are not finite in {len(examples)} of {len(logits)} examples "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from workbench.affected import Affected, affected
-from workbench.arguments import check_finite
+from workbench.arguments import check_finite, is_finite
 from workbench.chunks import computed, rows_together
 from workbench.clean import Clean
 from workbench.donors import Positions
@@ -220,7 +220,7 @@ class _Block:
     def _unreached(self, label: str, found: Affected, cell: int) -> dict[str, Outcome]:
         """A condition of which nothing reaches what is read: the clean logits."""
         prepared = self.prepared[label]
-        if not bool(torch.isfinite(self.clean.logits).all()):
+        if not self.clean.finite:
             self.why[label] = "its logits are not finite"
             return {}
         for edit, unread in zip(prepared.edits, prepared.unread, strict=True):
@@ -250,7 +250,7 @@ class _Block:
         except EmptyRow:
             self.why |= {labels[cell]: "a row was left empty" for cell in group.cells}
             return {}
-        finite = torch.isfinite(logits).flatten(1).all(1).tolist()
+        finite = [True] * len(logits) if is_finite(logits) else [is_finite(one) for one in logits]
         for place, (cell, nothing) in enumerate(zip(group.cells, idle.tolist(), strict=True)):
             label = labels[cell]
             if not finite[place]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from einops import rearrange
 from torch import Tensor
 
 from workbench.anatomy import last_layer
+from workbench.arguments import is_finite
 from workbench.groups import Rows
 from workbench.hooks import Key
 from workbench.scene import Scene
@@ -49,6 +51,11 @@ class Clean:
         if key not in self.values:
             self.values[key] = self.record(key)
         return self.values[key][self.examples]
+
+    @cached_property
+    def finite(self) -> bool:
+        """Whether no logit is NaN or infinite."""
+        return is_finite(self.logits)
 
     @property
     def reading(self) -> Tensor:

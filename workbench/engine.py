@@ -81,9 +81,12 @@ def run_each(
     {'layer 0': ([1, 3, 8], 'rows'), 'layer 1': ([1, 3, 8], 'rows')}
     """
     logits: dict[str, list[Tensor]] = {label: [] for label in conditions}
+    given: set[int] = set()
 
-    def keep(label: str, found: Outcome, _scene: Scene, _clean: Tensor) -> None:
-        logits[label].append(found.logits)
+    def keep(label: str, found: Outcome, _scene: Scene, clean: Tensor) -> None:
+        shared = found.logits is clean or id(found.logits) in given
+        given.add(id(found.logits))
+        logits[label].append(found.logits.clone() if shared else found.logits)
 
     scene, ends = _each(
         model,
@@ -99,7 +102,7 @@ def run_each(
         keep,
     )
     return {
-        label: Run(torch.cat(logits[label]), scene.batch, scene.kept, scene.skipped, end.notes, end.engine)
+        label: Run(together(logits[label]), scene.batch, scene.kept, scene.skipped, end.notes, end.engine)
         for label, end in ends.items()
     }
 
@@ -173,7 +176,7 @@ def measure_each(
     )
     return {
         label: Measured(
-            {name: torch.cat(found) for name, found in values[label].items()},
+            {name: together(found) for name, found in values[label].items()},
             scene.kept,
             scene.skipped,
             end.notes,
@@ -182,6 +185,10 @@ def measure_each(
         )
         for label, end in ends.items()
     }
+
+
+def together(blocks: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(blocks)) if len(blocks) > 1 else blocks[0]
 
 
 def check_engine(engine: str) -> Engine:

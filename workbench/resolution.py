@@ -54,9 +54,13 @@ def selection(intervention: Intervention, batch: Batch, sight: Sight) -> Tensor 
         where = intervention.what.receiver
     if where is None:
         return None
-    if isinstance(where, Edges):
+    if not isinstance(where, Edges):
+        return positions(where, batch)
+    if len(batch) > 1:
         return asked(where, batch, sight) & sight(where.in_model, where.layer)
-    return positions(where, batch)
+    name = ("seen edges", where.in_model, where.layer, where.dest, where.source)
+    found: Tensor = sight.kept(name, lambda: asked(where, batch, sight) & sight(where.in_model, where.layer))
+    return found
 
 
 def missing(interventions: Sequence[Intervention], batch: Batch, sight: Sight) -> dict[int, str]:
@@ -67,7 +71,7 @@ def missing(interventions: Sequence[Intervention], batch: Batch, sight: Sight) -
         if isinstance(one.what, Path):
             places.append(positions(one.where, batch))  # type: ignore[arg-type]
         for selected in places:
-            if selected is None:
+            if selected is None or (len(batch) == 1 and bool(selected.any())):
                 continue
             for example in (~selected.flatten(1).any(1)).nonzero().flatten().tolist():
                 out.setdefault(example, f"{one}: {_reason(one, batch, example)}")
@@ -78,11 +82,13 @@ def hidden_edges(interventions: Sequence[Intervention], batch: Batch, sight: Sig
     """For each intervention how many of the edges that it asks for the mask hides anyway, and of how many."""
     found = []
     for one in interventions:
-        hidden = edges = torch.zeros(0)
+        n_hidden = n_asked = 0
         if isinstance(one.where, Edges) and one.where.source is not None:
-            edges = asked(one.where, batch, sight)
-            hidden = edges & ~sight(one.where.in_model, one.where.layer)
-        found.append((int(hidden.sum()), int(edges.sum())))
+            seen = selection(one, batch, sight)
+            assert seen is not None
+            n_asked = int(asked(one.where, batch, sight).sum())
+            n_hidden = n_asked - int(seen.sum())
+        found.append((n_hidden, n_asked))
     return found
 
 
@@ -139,7 +145,6 @@ def edge_edit(one: Intervention, batch: Batch, sight: Sight, n_heads: int) -> Ed
     # Of a relation, the rows that have an edge of it, hidden or not; of roles, every row of `dest`.
     related = where.source in (batch.alignments if where.in_model == "cross" else readers.relations)
     rows = batch.edges(where.dest, where.source, where.in_model).any(-1) if related else readers.role(where.dest)
-    whole = (rows[:, :, None] & sources.valid[:, None, :]).expand_as(selected)
     tensors: dict[str, Tensor] = {}
     if what.op in ("keep_only", "uniform", "shuffle"):
         tensors["rows"] = rows
@@ -151,8 +156,14 @@ def edge_edit(one: Intervention, batch: Batch, sight: Sight, n_heads: int) -> Ed
         if where.in_model == "cross":
             raise ValueError(f"{one}: a row of cross-attention has no source of its own; empty='no-update' may serve")
         tensors["own"] = torch.eye(selected.shape[1], dtype=torch.bool, device=batch.device).expand_as(selected)
-    made = {"keep_only": whole & visible & ~selected, "uniform": whole & visible, "shuffle": whole & visible}
-    erases = {"cut": selected, "zero": selected, "keep_only": whole & ~selected, "uniform": whole}
+    made, erases = selected, selected if what.op in ("cut", "zero") else None
+    if what.op in ("keep_only", "uniform", "shuffle"):
+        whole = (rows[:, :, None] & sources.valid[:, None, :]).expand_as(selected)
+        made = whole & visible
+        if what.op == "keep_only":
+            made, erases = made & ~selected, whole & ~selected
+        elif what.op == "uniform":
+            erases = whole
     return Edit(
         label=str(one),
         site=name,
@@ -161,8 +172,8 @@ def edge_edit(one: Intervention, batch: Batch, sight: Sight, n_heads: int) -> Ed
         selected=selected,
         change=_row_change(one),
         tensors=tensors,
-        made=made.get(what.op, selected),
-        erases=erases.get(what.op),
+        made=made,
+        erases=erases,
         lasting=what.op in ("cut", "keep_only", "zero"),
         alike=what,
     )

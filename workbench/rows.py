@@ -34,9 +34,19 @@ def softmax(scores: Scores) -> Weights:
 
     scores, weights [... source]. Scaled dot-product attention: Vaswani et al. 2017, equation 1.
     """
+    return softmax_and_empty(scores)[0]
+
+
+def softmax_and_empty(scores: Scores) -> tuple[Weights, Rows | None]:
+    """As `softmax`, and which rows have no visible source [...]; None where it was cheap to see that every row has one."""
     scores = exact(scores)
+    if scores.device.type == "cpu" and not torch.is_grad_enabled():
+        weights = torch.softmax(scores, -1)
+        if not bool(torch.isnan(weights.sum())):
+            return weights, None
     empty = (scores == HIDDEN).all(-1, keepdim=True)
-    return torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
+    weights = torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
+    return weights, empty[..., 0]
 
 
 SHORT = 64

@@ -72,5 +72,7 @@ def _outside(edit: Edit, found: Affected, cell: int, model: Any, read: Tensor | 
         kept = layer.crossed if part == "cross" else layer.source
         computed = layer.entering if bare == "resid_pre" or kept is None else kept
     rows = edit.rows_of(computed.shape[1]) & ~computed[cell]
+    if not bool(rows.any()):
+        return rows
     rows = rows & _passed(edit.key, rows, model, read)
     return rows & found.at[edit.key][cell] if isinstance(edit.alike, Freeze) else rows

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 import torch
-from einops import einsum, repeat
+from einops import einsum, rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
@@ -74,9 +74,10 @@ class Attention(nn.Module):
         v = self.hook_v(self.values(source))
         scores = self.scores(q, k, self.bias(at))
         scores = self.hook_attn_scores(scores.masked_fill(~mask[:, None], rows.HIDDEN))
-        pattern = self.hook_pattern(rows.softmax(scores).to(v.dtype))
+        weights, empty = rows.softmax_and_empty(scores)
+        pattern = self.hook_pattern(weights.to(v.dtype))
         z = self.hook_z(self.mixed(pattern, v))
-        return self.output(z, empty=(scores == rows.HIDDEN).all(-1).all(1))
+        return self.output(z, None if empty is None else empty.all(1))
 
     def queries(
         self, dest: Float[Tensor, "batch dest d_model"], at: Int[Tensor, "#batch dest"] | None
@@ -138,12 +139,20 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "batch dest d_model"]:
         """z [batch dest head d_head], empty [batch dest] → the heads' sum and the output bias, where not empty (None:
         nowhere)."""
-        out = einsum(z, self.W_O, "b dest head d_head, head d_head d_model -> b dest d_model")
+        out = self._written(z, empty)
         if self.hook_result._forward_hooks:
             # The difference is exactly 0 for an untouched result, so that recording it changes no bit of the output.
             result = self.results(z)
             out = out + (self.hook_result(result.clone()) - result).sum(2)
-        return out + (self.b_O if empty is None else self.b_O.masked_fill(empty[..., None], 0.0))
+        return out
+
+    def _written(self, z: Tensor, empty: Tensor | None) -> Tensor:
+        if torch.is_grad_enabled():
+            out = einsum(z, self.W_O, "b dest head d_head, head d_head d_model -> b dest d_model")
+            return out + (self.b_O if empty is None else self.b_O.masked_fill(empty[..., None], 0.0))
+        flat = rearrange(self.W_O, "head d_head d_model -> (head d_head) d_model")
+        out = _product(rearrange(z, "b dest head d_head -> b dest (head d_head)"), flat)
+        return out.add_(self.b_O if empty is None else self.b_O.masked_fill(empty[..., None], 0.0))
 
     def results(self, z: Float[Tensor, "batch dest head d_head"]) -> Float[Tensor, "batch dest head d_model"]:
         """What each head writes into the residual stream."""
@@ -151,7 +160,17 @@ class Attention(nn.Module):
 
 
 def _project(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return einsum(x, weight, "b pos d_model, head d_model d_head -> b pos head d_head") + bias
+    if torch.is_grad_enabled():
+        return einsum(x, weight, "b pos d_model, head d_model d_head -> b pos head d_head") + bias
+    out = _product(x, rearrange(weight, "head d_model d_head -> d_model (head d_head)"))
+    return rearrange(out, "b pos (head d_head) -> b pos head d_head", head=len(bias)).add_(bias)
+
+
+def _product(
+    x: Float[Tensor, "batch pos width"], weight: Float[Tensor, "width out"]
+) -> Float[Tensor, "batch pos out"]:
+    """x · weight as one product of matrices, in a tensor of its own."""
+    return rearrange(rearrange(x, "b pos width -> (b pos) width") @ weight, "(b pos) out -> b pos out", b=len(x))
 
 
 def shared(x: Tensor, heads: int) -> Tensor:

@@ -16,7 +16,7 @@ from workbench.anatomy import Part
 from workbench.batch import Batch
 from workbench.models.cache import as_lens
 from workbench.models.config import EncoderDecoderConfig
-from workbench.models.given import given
+from workbench.models.given import given, padded
 from workbench.models.layers import Block, CrossBlock, picked
 from workbench.models.pristine import altered
 from workbench.models.specimen import own_specimen
@@ -115,7 +115,7 @@ class EncoderDecoder(HookedRootModule):
         readers, sources = batch.sides(part)
         if part == "cross":
             return _crossed(readers.valid, sources.valid)
-        return self.stack(part).visible(layer, readers.tokens, readers.valid)
+        return self.stack(part).visible(layer, readers.tokens, padded(readers.valid))
 
     def row_by_row(self) -> str | None:
         """Why its rows cannot be computed one by one; None where they can."""

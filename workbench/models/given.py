@@ -11,6 +11,11 @@ Given = dict[str, Tensor]
 context_valid [batch context_pos]."""
 
 
+def padded(valid: Tensor) -> Tensor | None:
+    """`valid` [batch pos] where something is padding, else None."""
+    return None if bool(valid.all()) else valid
+
+
 def given(batch: Batch) -> Given:
     """The parts of a batch that a model computes with; `valid` only where something is padding."""
     out, valid = {"tokens": batch.tokens, **batch.inputs}, {"valid": batch.valid}

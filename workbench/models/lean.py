@@ -10,21 +10,10 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from workbench.models.attention import Attention
 from workbench.models.layers import Block, together
-
-
-def projected(
-    x: Float[Tensor, "batch pos d_model"], weight: nn.Parameter, bias: nn.Parameter
-) -> Float[Tensor, "batch pos head d_head"]:
-    """Queries, keys or values: x · weight [head d_model d_head] + bias [head d_head]."""
-    flat = rearrange(weight, "head d_model d_head -> d_model (head d_head)")
-    out = torch.addmm(
-        rearrange(bias, "head d_head -> (head d_head)"), rearrange(x, "b pos d_model -> (b pos) d_model"), flat
-    )
-    return rearrange(out, "(b pos) (head d_head) -> b pos head d_head", b=len(x), head=len(bias))
 
 
 class Onward:

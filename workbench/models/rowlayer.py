@@ -12,7 +12,6 @@ from workbench import rows as on_rows
 from workbench.groups import LayerRows, Places, Rows
 from workbench.models.attention import Attention, shared
 from workbench.models.columns import changed_scores, mixed_with
-from workbench.models.lean import projected
 from workbench.sites import in_part
 
 if TYPE_CHECKING:
@@ -133,8 +132,8 @@ class RowLayer:
         new_k = new_v = None
         if read is not None and places is not None:
             picked = places.pick(read, None)
-            new_k = attn.turn(projected(picked, attn.W_K, attn.b_K), self.clean.places(part, source))
-            new_v = projected(picked, attn.W_V, attn.b_V)
+            new_k = attn.turn(attn.keys(picked), self.clean.places(part, source))
+            new_v = attn.values(picked)
             if not places.whole:
                 there = rearrange(places.index >= 0, "b cell row -> b (cell row) 1 1")
                 new_k = torch.where(there, new_k, self._at("k", source, part))

@@ -17,7 +17,7 @@ from workbench.anatomy import Part
 from workbench.batch import Batch
 from workbench.models.cache import PostNormCache, as_lens
 from workbench.models.config import ModelConfig
-from workbench.models.given import given
+from workbench.models.given import given, padded
 from workbench.models.layers import Block
 from workbench.models.pristine import altered
 from workbench.models.specimen import own_specimen
@@ -99,7 +99,7 @@ class Transformer(Stack, HookedRootModule):
 
     def sees(self, batch: Batch, part: str, layer: int) -> Bool[Tensor, "batch pos pos"]:
         """Which sources each destination reads in a layer, [batch dest source]."""
-        return self.visible(layer, batch.tokens, batch.valid)
+        return self.visible(layer, batch.tokens, padded(batch.valid))
 
     def row_by_row(self) -> str | None:
         """Why its rows cannot be computed one by one; None where they can."""
