@@ -132,7 +132,7 @@ class _Block:
 
     def _begin(self, keys: Collection[Key]) -> None:
         """The clean run, in which these sites are recorded."""
-        self._keep(self._execute(keep=keys))
+        self._keep(self._execute(keep=keys, untouched=why_not(self.scene.model) is None))
 
     def _keep(self, out: Pass) -> None:
         self._clean = Clean(
@@ -149,6 +149,7 @@ class _Block:
         keep: Collection[Key] = (),
         examples: slice = slice(None),
         resume: Prefix | None = None,
+        untouched: bool = False,
     ) -> Pass:
         return execute(
             self.scene.model,
@@ -159,6 +160,7 @@ class _Block:
             chunk_size=self.chunk_size,
             examples=examples,
             resume=resume,
+            untouched=untouched,
         )
 
     def by_hooks(self, labels: Mapping[str, str]) -> dict[str, Outcome]:

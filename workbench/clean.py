@@ -15,6 +15,7 @@ from workbench.anatomy import last_layer
 from workbench.arguments import is_finite
 from workbench.groups import Rows
 from workbench.hooks import Key
+from workbench.rows import side_by_side
 from workbench.scene import Scene
 from workbench.sites import split
 
@@ -68,11 +69,22 @@ class Clean:
         """A site's rows [example cell·row ...]; of scores and weights [example head cell·row source]."""
         value = self.value(key)
         index = self.once(("index", key), rows, lambda: self._index(key, rows))
-        axis = 2 if split(key[0])[1] in ROWS else 1
+        weighed = split(key[0])[1] in ROWS
+        axis = 2 if weighed else 1
+        if len(index) == 1 and weighed and side_by_side(value):
+            return self._source_first(key).index_select(3, index[0]).movedim(0, -1)
         if len(index) == 1:
             return value.index_select(axis, index[0])
         taken = value.movedim(axis, 1)[torch.arange(len(value), device=index.device)[:, None], index]
         return taken.movedim(1, axis)
+
+    def _source_first(self, key: Key) -> Tensor:
+        """Scores or weights [source example head row], as rows that are normalised side by side lie in memory."""
+        name = "source first", key
+        if name not in self._own:
+            self._own[name] = self.value(key).movedim(-1, 0).contiguous()
+        found: Tensor = self._own[name]
+        return found
 
     def viewed(self, key: Key, rows: Rows) -> Tensor:
         """As `at`, but where all rows are the same one it is a view of it, which must not be written to."""

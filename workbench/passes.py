@@ -45,6 +45,7 @@ class _Request:
     objective: Callable[[Tensor, Batch], Tensor] | None = None
     watch: frozenset[Key] = frozenset()
     resume: Prefix | None = None
+    untouched: bool = False
 
 
 _known_sums: WeakSet[Any] = WeakSet()
@@ -63,14 +64,15 @@ def execute(
     chunk_size: int = 4096,
     examples: slice = slice(None),
     resume: Prefix | None = None,
+    untouched: bool = False,
 ) -> Pass:
     """Runs the model over the batch in chunks, in eval mode, with these edits made and these sites kept.
 
     moment: kept tensors are copies of what was there "before" our edits, or of what was consumed "after" them. With an
     `objective`, gradients of its sum are taken at the kept sites. Restores the mode and removes its hooks, whatever
     happens. examples: only these. resume: what a wrapped model computed of them, one chunk, before the first edited
-    layer; a first pass without edits is recorded there. Raises InertIntervention where an edit did not land, in any
-    example.
+    layer; a first pass without edits is recorded there. untouched: nobody writes into a tensor that passed, so that it
+    is kept without a copy. Raises InertIntervention where an edit did not land, in any example.
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}; it counts examples, 1 or more")
@@ -86,7 +88,7 @@ def execute(
     start, stop, _ = examples.indices(len(batch))
     if resume is not None and stop - start > chunk_size:
         raise ValueError(f"resume holds one chunk of examples, at most {chunk_size}; these are {stop - start}")
-    whole = _Request(model, batch, edits, read, frozenset(keep), moment, objective, frozenset(watch), resume)
+    whole = _Request(model, batch, edits, read, frozenset(keep), moment, objective, frozenset(watch), resume, untouched)
     with evaluating(model), torch.set_grad_enabled(objective is not None):
         chunks = [_Chunk(whole, slice(at, min(at + chunk_size, stop)), new) for at in range(start, stop, chunk_size)]
         passes = [Pass(chunk.run(), chunk.kept, chunk.gradients, chunk.idle) for chunk in chunks]
@@ -187,7 +189,7 @@ class _Chunk:
 
     def _keep(self, key: Key, tensor: Tensor) -> Tensor:
         if self.whole.objective is None:
-            self.kept[key] = tensor.detach().clone()
+            self.kept[key] = tensor.detach() if self.whole.untouched else tensor.detach().clone()
             return tensor
         tensor = tensor.clone() if tensor.requires_grad else tensor.detach().clone().requires_grad_(True)
         self.kept[key] = tensor

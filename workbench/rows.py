@@ -38,7 +38,7 @@ def softmax(scores: Scores) -> Weights:
 
 
 def softmax_and_empty(scores: Scores) -> tuple[Weights, Rows | None]:
-    """As `softmax`, and which rows have no visible source [...]; None where it was cheap to see that every row has one."""
+    """As `softmax`, and which rows have no visible source [...]; None where it is seen at once that none is such."""
     scores = exact(scores)
     if scores.device.type == "cpu" and not torch.is_grad_enabled():
         weights = torch.softmax(scores, -1)
@@ -53,10 +53,15 @@ SHORT = 64
 """Rows of so many sources or fewer are normalised side by side."""
 
 
+def side_by_side(scores: Scores) -> bool:
+    """Whether rows like these are normalised side by side."""
+    return scores.device.type == "cpu" and scores.shape[-1] <= SHORT
+
+
 def softmax_side_by_side(scores: Scores) -> tuple[Weights, bool]:
     """As `softmax` within rounding, and whether some row may be empty; for many short rows on a CPU, where it is
     several times as fast: all rows are normalised at once along an axis that comes first in memory."""
-    if scores.device.type != "cpu" or scores.shape[-1] > SHORT:
+    if not side_by_side(scores):
         return softmax(scores), True
     weights = torch.softmax(exact(scores).movedim(-1, 0).contiguous(), 0)
     if bool(torch.isnan(weights.sum())):

@@ -166,9 +166,7 @@ def _project(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return rearrange(out, "b pos (head d_head) -> b pos head d_head", head=len(bias)).add_(bias)
 
 
-def _product(
-    x: Float[Tensor, "batch pos width"], weight: Float[Tensor, "width out"]
-) -> Float[Tensor, "batch pos out"]:
+def _product(x: Float[Tensor, "batch pos width"], weight: Float[Tensor, "width out"]) -> Float[Tensor, "batch pos out"]:
     """x · weight as one product of matrices, in a tensor of its own."""
     return rearrange(rearrange(x, "b pos width -> (b pos) width") @ weight, "(b pos) out -> b pos out", b=len(x))
 

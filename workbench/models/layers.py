@@ -40,7 +40,11 @@ class LayerNorm(nn.Module):
         self.hook_normalized = HookPoint()
 
     def forward(self, x: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes width"]:
-        return self.hook_normalized(F.layer_norm(x, (x.shape[-1],), self.w, self.b))
+        return self.hook_normalized(self.normalized(x))
+
+    def normalized(self, x: Tensor) -> Tensor:
+        """What is heard at hook_normalized."""
+        return F.layer_norm(x, (x.shape[-1],), self.w, self.b)
 
 
 class MLP(nn.Module):

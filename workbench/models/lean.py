@@ -6,6 +6,8 @@ The formulas are those of `Attention` and `Block`, and the results the same with
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -21,7 +23,7 @@ class Onward:
 
     def __init__(self, block: Block):
         attn: Attention = block.attn
-        self.block = block
+        self.block: Any = block
         self.mixing, self.bias = rearrange(attn.W_O, "head d_head d_model -> (head d_head) d_model"), attn.b_O
         hidden = 0 if block.mlp is None else len(block.mlp.b_in)
         self.together = together(hidden or 4 * attn.W_O.shape[-1])
@@ -44,10 +46,11 @@ class Onward:
         block = self.block
         mid = stream.addmm_(mixed, self.mixing).add_(self.bias)
         if block.norm == "post":
-            mid = block.ln1(mid)
+            mid = block.ln1.normalized(mid)
         if block.mlp is not None:
-            mlp, read = block.mlp, block.ln2(mid) if block.norm == "pre" else mid
+            mlp, read = block.mlp, block.ln2.normalized(mid) if block.norm == "pre" else mid
             hidden = torch.addmm(mlp.b_in, read, mlp.W_in, out=self.room[: len(read)])
             mid.addmm_(hidden.relu_() if mlp.act is F.relu else mlp.act(hidden), mlp.W_out).add_(mlp.b_out)
+            mid = block.ln2.normalized(mid) if block.norm == "post" else mid
         if block.norm == "post":
-            stream.copy_(block.ln2(mid))
+            stream.copy_(mid)
