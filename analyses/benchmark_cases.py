@@ -20,7 +20,7 @@ from analyses.benchmark_sweeps import (
     ours,
     torch_hooks,
 )
-from analyses.benchmark_timing import TOLERANCE, Contestant
+from analyses.benchmark_timing import TOLERANCE, Contestant, on_threads
 from tasks.lookup import Lookup
 from workbench import Batch, Edges, ModelConfig, Transformer
 
@@ -122,30 +122,35 @@ def large_contestants(sweep: Sweep) -> list[Contestant]:
 @dataclass(frozen=True)
 class Case:
     """Contestants that take turns for so many rounds; `base` is the one whose seconds others' are divided by, `flops`
-    what the floor counts (0: no floor), `tolerance` what answers may differ."""
+    what the floor counts (0: no floor), `tolerance` what answers may differ, `threads` on how many torch computes."""
 
     contestants: Sequence[Contestant]
     rounds: int
     base: str
     flops: int = 0
     tolerance: float = TOLERANCE
+    threads: int = 1
 
 
 def cases(scale: Scale) -> tuple[dict[str, Sweep], dict[str, Case]]:
     """The two sweeps by name, and every benchmark but growth."""
     from analyses import benchmark_recording, benchmark_training
 
+    threads = torch.get_num_threads()
     sweep, others = lookup_contestants(scale.sequences)
+    with on_threads(1):  # loops try their chunks' sizes on it, too
+        _, alone = lookup_contestants(scale.sequences)
     large = large_sweep(
         scale.large_sequences, length=scale.length, layers=scale.layers, heads=scale.heads, width=scale.width
     )
     recorders = benchmark_recording.contestants(sweep, twin_of(sweep), chunks(scale.sequences))
-    trainers = benchmark_training.contestants(scale.steps)
+    trainers, tolerance = benchmark_training.contestants(scale.steps), benchmark_training.TOLERANCE
     return {"lookup": sweep, "large": large}, {
-        "lookup": Case(others, scale.rounds, OURS, sweep.flops()),
-        "large": Case(large_contestants(large), scale.large_rounds, OURS, large.flops()),
-        "training": Case(trainers, scale.rounds, benchmark_training.FIT, tolerance=benchmark_training.TOLERANCE),
-        "recording": Case(recorders, scale.rounds, OURS),
+        "lookup": Case(others, scale.rounds, OURS, sweep.flops(), threads=threads),
+        "one thread": Case(alone, scale.rounds, OURS, sweep.flops()),
+        "large": Case(large_contestants(large), scale.large_rounds, OURS, large.flops(), threads=threads),
+        "training": Case(trainers, scale.rounds, benchmark_training.FIT, tolerance=tolerance, threads=threads),
+        "recording": Case(recorders, scale.rounds, OURS, threads=threads),
     }
 
 

@@ -18,19 +18,13 @@ SEQUENCES = 4000
 
 def verdicts(found: Measured) -> pd.DataFrame:
     """A row a claim. A ratio's estimate is the median over rounds, its interval the lowest and the highest round."""
-    lookup, large = found.times["lookup"], found.times["large"]
+    lookup, alone, large = (found.times[name] for name in ("lookup", "one thread", "large"))
     sweep, n = found.sweeps["lookup"], found.scale.sequences
     known = found.differences["lookup"].set_index("contestant")["difference"]
     slowest = float(gains(found.growth)["highest"].min())
     rows = [
-        over_rounds("bridge", "The whole sweep takes TransformerLens' native bridge at least 25 times as long as ours "
-                    "on the same weights.", "seconds over ours", ratios(lookup, BRIDGE, TWIN), low=25.0),
-        over_rounds("bridge-whole", "So it takes the bridge where it is given all sequences at once.",
-                    "seconds over ours", ratios(lookup, BRIDGE_WHOLE, TWIN), low=25.0),
-        over_rounds("lens", "So it takes a loop of TransformerLens' hooks on our own model.", "seconds over ours",
-                    ratios(lookup, LENS, OURS), low=25.0),
-        over_rounds("floor", "Ours takes at most 3 times what its arithmetic alone would.", "seconds over the floor's",
-                    over_floor(lookup, OURS, sweep.flops()), high=3.0),
+        *_of_the_lookup_sweep(lookup, sweep.flops(), "", "on every thread"),
+        *_of_the_lookup_sweep(alone, sweep.flops(), "-one", "on one thread"),
         exact("count", "The sweep's floor is 8.0 to 8.5 GFLOP for 4,000 sequences.", "GFLOP",
               sweep.flops() / n * SEQUENCES / 1e9, 8.0, 8.5),
         exact("equal", "The fast path gives what the plain path gives.", "largest difference, as a share",
@@ -41,6 +35,22 @@ def verdicts(found: Measured) -> pd.DataFrame:
               "smallest over sizes of the best round's ratio", slowest, 1.0, math.inf),
     ]  # fmt: skip
     return joined(*rows)
+
+
+def _of_the_lookup_sweep(times: pd.DataFrame, flops: int, suffix: str, where: str) -> list[pd.DataFrame]:
+    loops = {
+        "bridge": ("TransformerLens' native bridge on the same weights", BRIDGE, TWIN),
+        "bridge-whole": ("TransformerLens' native bridge, given all sequences at once,", BRIDGE_WHOLE, TWIN),
+        "lens": ("a loop of TransformerLens' hooks on our own model", LENS, OURS),
+    }
+    rows = [
+        over_rounds(id + suffix, f"The whole sweep takes {who} at least 25 times as long as ours, {where}.",
+                    "seconds over ours", ratios(times, one, ours), low=25.0)
+        for id, (who, one, ours) in loops.items()
+    ]  # fmt: skip
+    statement = f"Ours takes at most 3 times what its arithmetic alone would, {where}."
+    return [*rows, over_rounds("floor" + suffix, statement, "seconds over the floor's", over_floor(times, OURS, flops),
+                               high=3.0)]  # fmt: skip
 
 
 def over_rounds(

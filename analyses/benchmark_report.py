@@ -19,12 +19,13 @@ from workbench.tables import to_markdown
 
 NAMES = {
     "lookup": "Every single edge of the lookup model",
+    "one thread": "The same on one thread",
     "large": "Every head's edge of the large model",
     "training": "Training the lookup model",
     "recording": "Recording every attention weight",
 }
 
-FILES = {"training": "training-loops"}
+FILES = {"training": "training-loops", "one thread": "lookup-one-thread"}
 """Tables whose file has another name: `training.csv` beside this page is of another measurement."""
 
 
@@ -66,6 +67,7 @@ def _words(found: Measured, fitted: pd.DataFrame) -> dict[str, object]:
         "tolerance": TOLERANCE,
         "tolerance_training": benchmark_training.TOLERANCE,
         "sweeps": {name: _counts(found, name) for name in ("lookup", "large")},
+        "alone": _compared(found.times["one thread"], lookup.flops()),
         "engines": {name: _ways(sweep) for name, sweep in found.sweeps.items()},
         "cells": {"lookup": len(lookup.cells), "large": len(large.cells)},
         "recipe": Recipe(),
@@ -92,6 +94,12 @@ def _counts(found: Measured, name: str) -> dict[str, float]:
         "clean": sweep.clean_flops(everywhere=False) / 1e9,
         "whole": whole / 1e9,
         "saved": whole / floor,
+        **_compared(times, floor),
+    }
+
+
+def _compared(times: pd.DataFrame, floor: int) -> dict[str, float]:
+    return {
         "over floor": float(over_floor(times, OURS, floor).median()),
         "over loop": float(ratios(times, HOOKS, OURS).median()),
     }

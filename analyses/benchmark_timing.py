@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pandas as pd
+import torch
 from torch import Tensor
 
 TOLERANCE = 5e-6
@@ -90,6 +91,17 @@ def timed(contestants: Sequence[Contestant], rounds: int, rate: Callable[[], flo
                 one.work()
                 rows.append((index, one.name, time.perf_counter() - begun, measured))
     return pd.DataFrame(rows, columns=["round", "contestant", "seconds", "rate"])
+
+
+@contextmanager
+def on_threads(n: int) -> Iterator[None]:
+    """Torch computes on so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -45,7 +45,8 @@ QUICK = Scale(
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured, by name of the benchmark: "lookup", "large", "training", "recording".
+    """What was measured, by name of the benchmark: "lookup", "one thread" (the same there), "large", "training",
+    "recording".
 
     times: a row a round and contestant. tables: a row a contestant. differences: of the answers, before anything was
     timed. sweeps: "lookup" and "large". growth: seconds by axis, size, round and engine; base: what it does not vary.
@@ -87,7 +88,7 @@ def measured(scale: Scale, quick: bool = False, progress: bool = True) -> Measur
     from analyses import benchmark_growth, benchmark_training
     from analyses.benchmark_cases import cases
     from analyses.benchmark_machine import matrix_rate
-    from analyses.benchmark_timing import agree, table, timed
+    from analyses.benchmark_timing import agree, on_threads, table, timed
     from workbench import Recipe
 
     def say(text: str) -> None:
@@ -98,8 +99,9 @@ def measured(scale: Scale, quick: bool = False, progress: bool = True) -> Measur
     times, tables, differences = {}, {}, {}
     for name, case in known.items():
         say(f"{name}: {len(case.contestants)} contestants, {case.rounds} rounds")
-        differences[name] = agree(case.contestants, case.tolerance)
-        times[name] = timed(case.contestants, case.rounds, matrix_rate)
+        with on_threads(case.threads):
+            differences[name] = agree(case.contestants, case.tolerance)
+            times[name] = timed(case.contestants, case.rounds, matrix_rate)
         tables[name] = table(times[name], case.contestants, case.base, case.flops)
     tables["training"] = benchmark_training.per_minute(tables["training"], scale.steps)
     say(f"training: {scale.together} models at once")

@@ -329,11 +329,24 @@ def test_resampled_and_shuffled_values_are_drawn_before_chunks_are_cut(chunk_siz
         assert off(got[label].logits, run(MODEL, BATCH, listed, donors=donors).logits) < 1e-10
 
 
-def test_runs_do_not_share_memory_that_a_reader_may_change():
-    got = run_each(MODEL, BATCH, {"one": [], "two": [], "cut": [cut(ANSWER)]})
-    kept = got["two"].logits.clone()
-    got["one"].logits.zero_()
-    assert torch.equal(got["two"].logits, kept) and got["cut"].logits.any()
+@pytest.mark.parametrize("chunk_size", [5, 100])
+def test_runs_do_not_share_memory_that_a_reader_may_change(chunk_size):
+    unread = [cut(Edges(layer=1, dest="other", source="other"))]
+    listed = {"one": [], "two": [], "unread": unread, "unread too": unread, "cut": [cut(ANSWER)]}
+    listed |= {"same cut": [cut(ANSWER)], "next to it": [cut(Edges(layer=1, dest="last", source="other"))]}
+    for label in listed:
+        got = run_each(MODEL, BATCH, listed, positions="read", chunk_size=chunk_size)
+        assert {one.engine for one in got.values()} == {"rows"}
+        kept = {other: one.logits.clone() for other, one in got.items()}
+        got[label].logits.fill_(7.0)
+        assert all(torch.equal(got[other].logits, kept[other]) for other in listed if other != label)
+
+
+def test_logits_can_be_differentiated_by_what_is_made_of_them():
+    for one in run_each(MODEL, BATCH, SOME, positions="read").values():
+        weight = torch.ones(16, dtype=one.logits.dtype, requires_grad=True)
+        (one.logits * weight).sum().backward()
+        assert torch.equal(weight.grad, one.logits.sum((0, 1)))
 
 
 # What is measured

@@ -77,6 +77,17 @@ def test_an_empty_row_gives_zeros_and_spares_its_neighbours(dtype):
     assert rows.softmax(scores).tolist() == [[0, 0, 0], [0.5, 0.5, 0]]
 
 
+@given(st.lists(scored(), min_size=1, max_size=5))
+def test_where_nothing_is_differentiated_weights_are_the_same_bits_and_empty_rows_are_known(several):
+    scores = torch.stack([torch.nn.functional.pad(row, (0, 7 - len(row)), value=HIDDEN) for row in several])
+    with torch.no_grad():
+        weights, empty = rows.softmax_and_empty(scores)
+    careful, known = rows.softmax_and_empty(scores)
+    assert torch.equal(weights, careful)
+    assert known.tolist() == [bool((row == HIDDEN).all()) for row in several]
+    assert (empty is None and not known.any()) or torch.equal(empty, known)
+
+
 @pytest.mark.parametrize("hidden", [(0, 1, 2), (1, 2), (2,), ()])
 def test_gradients_are_never_nan_and_zero_where_nothing_is_visible(hidden):
     scores = torch.tensor([0.3, -1.2, 2.0], dtype=torch.float64, requires_grad=True)

@@ -32,10 +32,11 @@ def computed(model: Any, group: Group, clean: Clean) -> tuple[Tensor, Tensor, Te
     logits = clean.logits.new_empty(len(group.cells), *clean.logits.shape)
     idle = torch.ones(len(group.cells), group.n_edits, dtype=torch.bool, device=logits.device)
     doubtful = torch.zeros(len(group.cells), dtype=torch.bool, device=logits.device)
-    for at in range(0, n, size):
-        examples = slice(at, min(at + size, n))
-        one = RowPass(model, group, clean.of(examples), examples)
-        logits[:, examples] = one.logits().movedim(1, 0)
-        idle &= one.idle
-        doubtful |= one.doubtful
+    with torch.inference_mode():
+        for at in range(0, n, size):
+            examples = slice(at, min(at + size, n))
+            one = RowPass(model, group, clean.of(examples), examples)
+            logits[:, examples] = one.logits().movedim(1, 0)
+            idle &= one.idle
+            doubtful |= one.doubtful
     return logits, idle, doubtful
