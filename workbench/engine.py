@@ -16,6 +16,7 @@ from torch import Tensor
 from workbench.arguments import check_model
 from workbench.batch import Batch
 from workbench.block import Outcome, outcomes
+from workbench.chunks import keep_freed_memory
 from workbench.donors import Positions
 from workbench.hooks import alone
 from workbench.interventions import Intervention
@@ -233,6 +234,7 @@ def _each(
     check_model(model)
     if chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}; it counts examples, 1 or more")
+    keep_freed_memory()
     with alone(model):
         whole = scene_of(
             model,
