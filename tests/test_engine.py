@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from models_of import KINDS, batch_for, kind_of
-from small import ANSWER, BATCH, CORRUPT, OTHER, ROW, all_hooks, small, with_role
+from small import ANSWER, BATCH, CORRUPT, OTHER, ROW, all_hooks, named, small, with_role
 from torch.nn.modules import module as everywhere
 
 from workbench import explain
@@ -327,6 +327,33 @@ def test_resampled_and_shuffled_values_are_drawn_before_chunks_are_cut(chunk_siz
     for label, listed in conditions.items():
         donors = {} if label == "shuffled" else DONOR
         assert off(got[label].logits, run(MODEL, BATCH, listed, donors=donors).logits) < 1e-10
+
+
+@POSITIONS
+@pytest.mark.parametrize("chunk_size", [1, 4, 100])
+def test_an_edit_that_is_read_in_some_examples_alone_is_noted_alike_whatever_the_chunks(chunk_size, positions):
+    read = torch.tensor([n in (0, 5, 11) for n in range(12)])[:, None]
+    last, other = BATCH.roles["last"], torch.arange(9).expand(12, -1) == 3
+    batch = BATCH.with_roles(one=torch.where(read, last, other))
+    where = Stream(layer=1, pos="one", part="attn_out")
+    conditions = {
+        "frozen": [freeze(where)],
+        "patched by the same": [patch(where, donor="same", align="position")],
+        "again": [patch(where, donor="same", align="position")],
+        "changed": [scale(where, by=2.0)],
+        "changed where it is not read": [patch(where, donor="other", align="position")],
+    }
+    tokens = batch.tokens.clone()
+    tokens[1:5] = tokens[1:5].roll(1, 1)
+    donors = {"same": batch, "other": replace(batch, tokens=tokens)}
+    got = run_each(MODEL, batch, conditions, donors=donors, positions=positions, chunk_size=chunk_size)
+    # With positions="read" the last layer has no other rows in which anything could change.
+    idle = {"frozen", "patched by the same", "again"}
+    idle |= {"changed where it is not read"} if positions == "read" else set()
+    for label, listed in conditions.items():
+        want = run(MODEL, batch, listed, donors=named(donors, listed), positions=positions)
+        assert got[label].notes == want.notes, label
+        assert any("changed nothing" in note for note in want.notes) == (label in idle)
 
 
 @pytest.mark.parametrize("chunk_size", [5, 100])

@@ -181,8 +181,14 @@ def test_an_example_in_which_nothing_changes_is_the_clean_one_to_the_bit(numbers
             TALLY["bits not asked for: a factor that the softmax may take out again"] += 1
             continue
         unchanged = (found[label].logits == clean).flatten(1).all(1)
-        assert torch.equal(one.logits[unchanged], got["clean"].logits[unchanged]), case.said(label)
-        assert torch.equal(one.logits[unchanged], clean[unchanged]), case.said(label)
+        assert torch.equal(got["clean"].logits, clean), case.said(label)
+        off = (one.logits[unchanged] - clean[unchanged]).abs()
+        if not off.any():
+            continue
+        # Of what an edit does change, and nothing comes through, a rounding may be left; never of one that is idle.
+        assert off.max() <= 1e-14 * clean.abs().max(), case.said(label)
+        assert not any("changed nothing" in note for note in found[label].notes), case.said(label)
+        TALLY["bits not asked for: something changed, of which nothing came through"] += 1
 
 
 @cases(8, lists=st.tuples(st.tuples(st.integers(0, 10**6))))

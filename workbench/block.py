@@ -41,12 +41,13 @@ class Disagreement(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """One condition on a block. idle: for each edit, whether it changed nothing; swallowed: notes of edits that others
-    made without effect; engine: "rows", or "hooks" and why."""
+    """One condition on a block. idle: for each edit, whether it changed nothing, None where that was not seen, since it
+    reaches nothing that is read; swallowed: notes of edits that others made without effect; engine: "rows", or "hooks"
+    and why."""
 
     logits: Tensor
     prepared: Prepared
-    idle: Sequence[bool]
+    idle: Sequence[bool | None]
     swallowed: Sequence[str]
     engine: str
 
@@ -231,10 +232,10 @@ class _Block:
             if (not unread and not restoring) or (restoring and (before[cell] & edit.rows_of(before.shape[1])).any()):
                 self.why[label] = "other edits of its list hold what it changes"
                 return {}
-        # Of an edit that reaches nothing it is unknown whether it changes anything.
-        return {label: self._outcome(label, self.clean.logits, [not unread for unread in prepared.unread])}
+        idle = [True if isinstance(edit.alike, Freeze) else None for edit in prepared.edits]
+        return {label: self._outcome(label, self.clean.logits, idle)}
 
-    def _outcome(self, label: str, logits: Tensor, idle: Sequence[bool]) -> Outcome:
+    def _outcome(self, label: str, logits: Tensor, idle: Sequence[bool | None]) -> Outcome:
         prepared = self.prepared[label]
         notes = swallowed(
             self.scene,

@@ -7,7 +7,7 @@ Where the fast path does not apply, a condition goes through hooks in a pass of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -259,16 +259,30 @@ def _each(
                 take(label, found[first[text]], scene, clean)
                 known[label].append(found[first[text]].without_logits())
             del clean, found
+        unknown = {label: once[label] for label in once if None in _idle(known[label])}
+        for number, scene in enumerate(_blocks(whole, once, positions, chunk_size) if unknown else ()):
+            lists = {label: several for label, several in unknown.items() if None in known[label][number].idle}
+            again = outcomes(scene, lists, positions, chunk_size, "hooks", say, checked=False)[1] if lists else {}
+            for label in known:
+                if (seen := again.get(first[texts[label]])) is not None:
+                    known[label][number] = replace(known[label][number], idle=seen.idle)
     return whole, {label: _end(found) for label, found in known.items()}
 
 
 def _end(found: Sequence[Outcome]) -> _End:
     """The notes of all blocks together: numbers of examples add up, and what holds in all of them holds."""
     prepared = found[-1].prepared.after([one.prepared for one in found[:-1]])
-    idle = [all(each) for each in zip(*(one.idle for one in found), strict=True)]
+    idle = [bool(each) for each in _idle(found)]
     swallowed = [note for note in found[0].swallowed if all(note in one.swallowed for one in found)]
     engines = list(dict.fromkeys(one.engine for one in found))
     return _End((*prepared.notes, *said_idle(prepared, idle), *swallowed), "; ".join(engines))
+
+
+def _idle(found: Sequence[Outcome]) -> list[bool | None]:
+    """For each edit whether it changed nothing in any block; None where it changed nothing in some, and was not seen in
+    others; False where it was seen in none."""
+    each = zip(*(one.idle for one in found), strict=True)
+    return [False if False in seen or True not in seen else None if None in seen else True for seen in each]
 
 
 def _blocks(scene: Scene, conditions: Lists, positions: Positions, chunk_size: int) -> Iterator[Scene]:
