@@ -428,12 +428,12 @@ def test_the_quick_run_writes_tables_figure_and_machine(tmp_path, capsys):
     folder = analysis.main(out=tmp_path, quick=True, progress=False)
     names = {file.name for file in folder.iterdir()}
     assert names == {
-        *(f"{name}.csv" for name in ("lookup", "large", "training-loops", "recording", "rounds", "growth", "slopes",
-                                     "gains", "machine", "verdicts")),
+        *(f"{name}.csv" for name in ("lookup", "lookup-one-thread", "large", "training-loops", "recording", "rounds",
+                                     "growth", "slopes", "gains", "machine", "verdicts")),
         "README.md", "growth.svg", "provenance.json",
     }  # fmt: skip
     page = (folder / "README.md").read_text(encoding="utf-8")
     assert "A quick run" in page and "| floor |" in page and "nan" not in page.replace("provenance", "")
     rounds = pd.read_csv(folder / "rounds.csv")
-    assert set(rounds["benchmark"]) == {"lookup", "large", "training", "recording"}
+    assert set(rounds["benchmark"]) == {"lookup", "one thread", "large", "training", "recording"}
     assert "Growth: fitted slopes" in capsys.readouterr().out
