@@ -152,7 +152,7 @@ class Attention(nn.Module):
             return out + (self.b_O if empty is None else self.b_O.masked_fill(empty[..., None], 0.0))
         flat = rearrange(self.W_O, "head d_head d_model -> (head d_head) d_model")
         out = _product(rearrange(z, "b dest head d_head -> b dest (head d_head)"), flat)
-        return out.add_(self.b_O if empty is None else self.b_O.masked_fill(empty[..., None], 0.0))
+        return _plus(out, self.b_O if empty is None else self.b_O.masked_fill(empty[..., None], 0.0))
 
     def results(self, z: Float[Tensor, "batch dest head d_head"]) -> Float[Tensor, "batch dest head d_model"]:
         """What each head writes into the residual stream."""
@@ -163,7 +163,12 @@ def _project(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if torch.is_grad_enabled():
         return einsum(x, weight, "b pos d_model, head d_model d_head -> b pos head d_head") + bias
     out = _product(x, rearrange(weight, "head d_model d_head -> d_model (head d_head)"))
-    return rearrange(out, "b pos (head d_head) -> b pos head d_head", head=len(bias)).add_(bias)
+    return _plus(rearrange(out, "b pos (head d_head) -> b pos head d_head", head=len(bias)), bias)
+
+
+def _plus(out: Tensor, bias: Tensor) -> Tensor:
+    """out + bias, in place unless autocast made them of two kinds."""
+    return out.add_(bias) if out.dtype == bias.dtype else out + bias
 
 
 def _product(x: Float[Tensor, "batch pos width"], weight: Float[Tensor, "width out"]) -> Float[Tensor, "batch pos out"]:
