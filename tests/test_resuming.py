@@ -4,9 +4,11 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_sharer
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,7 @@ from workbench import (
 from workbench import cells as cells_of
 from workbench.blocks import read_whole
 from workbench.checkpoints import Trained, key
+from workbench.claims import Claims
 from workbench.executors import RETRIES
 from workbench.genuine import digest_of
 from workbench.measuring import shared
@@ -555,7 +558,7 @@ def nothing_is_held_or_half_written(folder, every):
     """Every block is whole and every cell can be taken in hand; gives how many cells are there."""
     store = Store(folder / "store")
     assert store.damaged() == []
-    assert store.take(every, waiting=False)
+    assert store.take(every)
     store.give(every)
     return len(every) - len(store.missing(every))
 
@@ -799,6 +802,50 @@ def test_two_labels_of_one_model_are_measured_once_and_both_told(tmp_path):
     halves = [frame.loc[frame["model"] == label, "loss"].to_numpy() for label in given]
     assert np.array_equal(*halves)
     assert len(Store(tmp_path).cells()) == 6
+
+
+@pytest.mark.parametrize("method", ["take", "give"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_ctrl_c_while_cells_change_hands_leaves_nothing_in_hand(tmp_path, monkeypatch, method, moment):
+    """Pressed when the file is written and nothing yet notes whose it is, or the other way round."""
+    done = getattr(Claims, method)
+
+    def pressed(self, keys):
+        out = done(self, keys) if moment == "after" else None
+        if keys:
+            os.kill(os.getpid(), signal.SIGINT)
+        return done(self, keys) if moment == "before" else out
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Claims, method, pressed)
+        ran(tmp_path)
+    assert not list((tmp_path / "claims").glob("*.json"))
+    equal(ran(tmp_path), ran())
+
+
+def test_workers_are_deaf_to_ctrl_c_from_their_first_moment_on():
+    """It reaches every process of a terminal, and one that only begins would end with a traceback of its own. In a
+    process of its own, since the server that starts workers is begun once."""
+    code = """
+import signal
+from concurrent.futures import ProcessPoolExecutor
+from workbench.workers import context
+with ProcessPoolExecutor(1, context()) as pool:
+    print(signal.SIGINT in pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, []).result())
+print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert out.stdout.split() == ["True", "False"]
+
+
+def test_a_model_reaches_its_worker_whole(tmp_path, monkeypatch):
+    """A tensor of which only a handle is sent is fetched later, from a thread that complains of an ended worker."""
+
+    def refused(*_):
+        raise AssertionError("a handle was sent")
+
+    monkeypatch.setattr(resource_sharer, "DupFd", refused)
+    equal(ran(tmp_path, executor="pool", processes=1), ran())
 
 
 @pytest.mark.parametrize("how", [{}, {"executor": "pool", "processes": 2}])

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
@@ -339,49 +340,49 @@ def test_a_settled_store_sees_what_is_added_later(store, monkeypatch):
 
 def test_a_cell_in_one_hand_is_in_no_other(store):
     other = Store(store.folder)
-    assert store.take(["x", "y"], waiting=False)
-    assert not other.take(["y", "z"], waiting=False)
-    assert other.take(["z"], waiting=False)
-    assert not store.take(["z"], waiting=False)
+    assert store.take(["x", "y"])
+    assert not other.take(["y", "z"])
+    assert other.take(["z"])
+    assert not store.take(["z"])
     store.give(["y"])
-    assert other.take(["y"], waiting=False)
-    assert not other.take(["x"], waiting=False)
+    assert other.take(["y"])
+    assert not other.take(["x"])
     other.give(["y", "z"])
     store.give(["x"])
 
 
 def test_a_cell_in_our_own_hand_is_not_taken_twice(store):
-    assert store.take(["x"], waiting=False)
-    assert not store.take(["x"], waiting=False)
+    assert store.take(["x"])
+    assert not store.take(["x"])
     store.give(["x"])
-    assert store.take(["x"], waiting=False)
+    assert store.take(["x"])
     store.give(["x"])
 
 
 def test_nothing_is_left_of_what_was_let_go(store):
-    store.take(["x"], waiting=False)
+    store.take(["x"])
     assert len(list(store.claims.folder.glob("*.json"))) == 1
     store.give(["x"])
     assert [path.name for path in store.claims.folder.iterdir() if path.suffix] == []
 
 
 def test_a_killed_process_lets_go(store):
-    code = "print(store.take(['x', 'y'], waiting=False), flush=True)\nos.kill(os.getpid(), 9)"
+    code = "print(store.take(['x', 'y']), flush=True)\nos.kill(os.getpid(), 9)"
     text = f"from test_store import *\nstore = Store({str(store.folder)!r})\n{code}"
     out = subprocess.run([sys.executable, "-c", text], cwd=TESTS, capture_output=True, text=True, timeout=60)
     assert (out.returncode, out.stdout.strip()) == (-9, "True")
     assert len(list(store.claims.folder.glob("*.json"))) == 1
-    assert store.take(["y"], waiting=False)
+    assert store.take(["y"])
     store.give(["y"])
     assert not list(store.claims.folder.glob("*.json"))
 
 
-def test_a_living_process_is_waited_for(store):
+def test_what_a_living_process_lets_go_can_be_taken(store):
     code = f"""
     from test_store import *
     import time
     store = Store({str(store.folder)!r})
-    store.take(["x"], waiting=False)
+    store.take(["x"])
     print("taken", flush=True)
     time.sleep(1)
     store.add({{"x": rows(9)}}, {{}})
@@ -389,8 +390,9 @@ def test_a_living_process_is_waited_for(store):
     """
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], cwd=TESTS, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"taken\n"
-        assert not store.take(["x"], waiting=False)
-        assert store.take(["x"], waiting=True)
+        assert not store.take(["x"])
+        while not store.take(["x"]):
+            time.sleep(0.05)
         assert store.missing(["x"]) == []
         store.give(["x"])
 

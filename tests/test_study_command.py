@@ -170,7 +170,7 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_no_process(place, executor):
     until(lambda: list((place / "runs" / "cells" / "claims").glob("*.json")))
     os.killpg(one.pid, signal.SIGINT)
     _, said = one.communicate(timeout=30)
-    assert one.returncode == 130
+    assert one.returncode == 130, said
     assert said.splitlines() == [
         "what was measured is kept; the same command goes on from there", "workbench: stopped by Ctrl-C",
     ]  # fmt: skip

@@ -204,10 +204,11 @@ def run_study_file(
             engine=check_engine(engine),
             progress=_progress(),
         )
+        written = write_outcome(study, found, notes, out or place(home) / "studies" / file.stem)
     except KeyboardInterrupt:
         typer.echo("what was measured is kept; the same command goes on from there", err=True)
         raise
-    typer.echo(f"results: {write_outcome(study, found, notes, out or place(home) / 'studies' / file.stem)}")
+    typer.echo(f"results: {written}")
     if wandb is not None:
         from workbench.logging_to_wandb import log_declared
 

@@ -174,8 +174,8 @@ def _start(pickled: bytes) -> None:
     _commons = pickle.loads(pickled)
 
 
-def _work(part: int, model: Any, conditions: Sequence[str]) -> dict[str, Cell]:
-    return _measured(_commons[part], model, conditions)
+def _work(part: int, model: bytes, conditions: Sequence[str]) -> dict[str, Cell]:
+    return _measured(_commons[part], pickle.loads(model), conditions)
 
 
 def _measured(common: Shared, model: Any, conditions: Sequence[str]) -> dict[str, Cell]:
@@ -198,7 +198,8 @@ def _pool(commons: Sequence[Shared], processes: int | None) -> Iterator[tuple[Su
         return pool
 
     def submit(order: Order, conditions: Sequence[str]) -> Future:
-        given = (order.part, order.trained.model, conditions)
+        # Tensors by themselves would be fetched by the worker, from a thread here that complains of one that is ended.
+        given = (order.part, pickle.dumps(order.trained.model), conditions)
         with unbroken(), script_left_alone(type(commons[0].task).__module__):
             try:
                 return pools[-1].submit(_work, *given)

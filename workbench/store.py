@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -40,15 +39,10 @@ class Store:
         self.blocks = self.folder / BLOCKS
         self.claims = Claims(self.folder / CLAIMS)
 
-    def take(self, keys: Collection[str], waiting: bool) -> bool:
-        """Takes cells in hand, so that no other process computes them; False where another has one of them in hand,
-        which is waited for where `waiting` is said."""
+    def take(self, keys: Collection[str]) -> bool:
+        """Takes cells in hand, so that no other process computes them; False where another has one of them in hand."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        while not self.claims.take(keys):
-            if not waiting:
-                return False
-            time.sleep(0.05)
-        return True
+        return self.claims.take(keys)
 
     def give(self, keys: Collection[str]) -> None:
         """Lets go of cells in hand."""

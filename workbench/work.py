@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from workbench.genuine import has_hooks
 from workbench.measuring import Cell, Shared
 from workbench.store import Store
 from workbench.task import Task
+from workbench.workers import unbroken
 
 NOTES = ["model", "model_seed", "condition", "note"]
 WEIGHTS = "weights_sha256"
@@ -120,21 +122,33 @@ class Work:
         wanted = set(left.values()) - self.apart
         if self.store is None or not wanted:
             return list(left)
-        if not self.store.take(wanted, waiting):
-            return None
-        self.held[id(order)] = wanted
+        while not self._take(order, wanted):
+            if not waiting:
+                return None
+            time.sleep(0.05)
         there, old = self._recorded(wanted)
         if old:
             self.store.set_aside(old)
         self._finish(there)
         return list(self._left(order))
 
+    def _take(self, order: Order, wanted: set[str]) -> bool:
+        """Whether these cells are in hand now; never taken and not noted, or the other way round."""
+        assert self.store is not None
+        with unbroken():
+            if taken := self.store.take(wanted):
+                self.held[id(order)] = wanted
+        return taken
+
+    def _give(self, orders: Collection[int]) -> None:
+        with unbroken():
+            for order in orders:
+                assert self.store is not None
+                self.store.give(self.held.pop(order, ()))
+
     def let_go(self) -> None:
         """Leaves what is in hand to others."""
-        for keys in self.held.values():
-            assert self.store is not None
-            self.store.give(keys)
-        self.held.clear()
+        self._give(tuple(self.held))
 
     def measured(self, order: Order, cells: Mapping[str, Cell]) -> None:
         """Keeps the cells of an order, and lets others at it."""
@@ -146,7 +160,7 @@ class Work:
             if kept:
                 said = {key: self._said(order, named[key], cell) for key, cell in kept.items()}
                 self.store.add({key: cell.rows for key, cell in kept.items()}, said)
-            self.store.give(self.held.pop(id(order), ()))
+            self._give([id(order)])
         self._finish(found)
 
     def _said(self, order: Order, condition: str, cell: Cell) -> dict[str, Any]:

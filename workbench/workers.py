@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import queue
 import signal
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from typing import Any, NamedTuple
 
 import torch
@@ -59,7 +60,7 @@ def fit_in_processes(
             while pending:
                 done, pending = wait(pending, timeout=0.2, return_when=FIRST_EXCEPTION)
                 for future in done:
-                    keep(running[future], *future.result())
+                    keep(running[future], *pickle.loads(future.result()))
                 _drain(steps, tick)
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -86,7 +87,8 @@ def context() -> Any:
 
 @contextmanager
 def unbroken() -> Iterator[None]:
-    """Ctrl-C waits until this is done: a worker whose start is broken off belongs to nobody."""
+    """Ctrl-C waits until this is done: a worker whose start is broken off belongs to nobody, nor does a cell that is
+    taken in hand and not noted. Not to be nested."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -101,8 +103,10 @@ def unbroken() -> Iterator[None]:
 
 
 def _start_the_server() -> None:
-    """Workers take their signals from the process that starts them: one that begins just when Ctrl-C is pressed would
-    print a traceback of its own. Held back and not ignored: one that is pressed meanwhile comes when this is done."""
+    """Workers take what they hold back from the server, and it from here: Ctrl-C, which reaches every process of a
+    terminal, would end one that only begins. One that is pressed meanwhile comes when this is done."""
+    # First, since its start lets Ctrl-C through again.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
@@ -157,7 +161,8 @@ def _start_worker(steps: Any) -> None:
     end_with_parent()
 
 
-def _work(task: Task, recipe: Recipe, job: Job) -> tuple[dict[str, Tensor], Curve]:
+def _work(task: Task, recipe: Recipe, job: Job) -> bytes:
+    """A pickled state and curve: tensors alone would be fetched from this process, which may be gone by then."""
     waiting = 0
 
     def tick(n: int) -> None:
@@ -169,4 +174,4 @@ def _work(task: Task, recipe: Recipe, job: Job) -> tuple[dict[str, Tensor], Curv
 
     trained = fit(task, job.config, recipe, job.seed, tick)
     _steps.put(waiting)
-    return trained
+    return pickle.dumps(trained)
