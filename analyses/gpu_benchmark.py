@@ -24,8 +24,9 @@ from analyses.training_ways import config
 from tasks.lookup import Lookup
 from workbench import Edges, Recipe, Transformer, cut
 from workbench.batch import Batch
+from workbench.block_by_block import Engine
 from workbench.devices import choose, one_thread
-from workbench.engine import Engine, run_each
+from workbench.engine import run_each
 from workbench.fitting import ensemble_batches, fit, fit_ensemble
 from workbench.report import write_report
 from workbench.tables import to_markdown

@@ -10,7 +10,7 @@ from random_cases import Drawn, case_of
 from small import ANSWER, BATCH, CORRUPT, small
 from torch.nn.utils import prune
 
-from workbench import chunks, engine
+from workbench import block_by_block, chunks
 from workbench.batch import UNREAD, Batch
 from workbench.engine import measure_each, run_each
 from workbench.interventions import (
@@ -127,12 +127,12 @@ def test_what_is_frozen_in_the_last_layer_has_the_same_logits_in_blocks(how):
     assert off(got.logits, want) < 1e-10
 
 
-@pytest.mark.parametrize(("chunk_size", "ceiling"), [(5, engine.CEILING), (1, 1), (4096, 20_000)])
+@pytest.mark.parametrize(("chunk_size", "ceiling"), [(5, block_by_block.CEILING), (1, 1), (4096, 20_000)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_blocks_of_any_size_give_the_same_numbers_and_notes(chunk_size, ceiling, dtype, monkeypatch):
     model = small(dtype=dtype)
     want = run_each(model, BATCH, SOME, donors=DONOR, engine="hooks")
-    monkeypatch.setattr(engine, "CEILING", ceiling)
+    monkeypatch.setattr(block_by_block, "CEILING", ceiling)
     got = run_each(model, BATCH, SOME, donors=DONOR, chunk_size=chunk_size)
     for label in SOME:
         assert off(got[label].logits, want[label].logits) < {torch.float64: 1e-10, torch.float32: 5e-6}[dtype]
@@ -150,7 +150,7 @@ def test_groups_of_any_size_give_the_same_numbers(rows, monkeypatch):
 def test_a_function_across_examples_sees_the_examples_that_run_shows_it(monkeypatch):
     flipped = [custom(("z", 0), lambda z: z.flip(0))]
     want = run(small(), BATCH, flipped).logits
-    monkeypatch.setattr(engine, "CEILING", 1)
+    monkeypatch.setattr(block_by_block, "CEILING", 1)
     assert off(run_each(small(), BATCH, {"flipped": flipped})["flipped"].logits, want) < 1e-10
 
 

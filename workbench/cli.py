@@ -183,7 +183,7 @@ def run_study_file(
     wandb_mode: Annotated[str, typer.Option(help="offline (kept in HOME/wandb), online or disabled.")] = "offline",
 ) -> None:
     """Run a study; what was measured before is not measured again, and a study that was stopped goes on."""
-    from workbench.engine import check_engine
+    from workbench.block_by_block import check_engine
     from workbench.holdings import place
     from workbench.outcome import write_outcome
     from workbench.studies import run_declared

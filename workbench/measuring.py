@@ -12,7 +12,8 @@ import pandas as pd
 import torch
 
 from workbench.batch import Batch
-from workbench.engine import Engine, measure_each
+from workbench.block_by_block import Engine
+from workbench.engine import measure_each
 from workbench.interventions import donor_names
 from workbench.locations import Edges
 from workbench.patterns import derive, edge_weights

@@ -14,9 +14,9 @@ import torch
 
 from workbench.assembly import labels
 from workbench.batch import Batch
+from workbench.block_by_block import Engine, check_engine
 from workbench.checkpoints import Trained
 from workbench.declared import models_of, number_of
-from workbench.engine import Engine, check_engine
 from workbench.executors import check_kind, execute_orders
 from workbench.genuine import check_genuine
 from workbench.holdings import place

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from workbench.batch import Batch
+from workbench.block_by_block import Engine
 from workbench.checkpoints import Trained
-from workbench.engine import Engine, Measured, measure_each
+from workbench.engine import Measured, measure_each
 from workbench.interventions import Intervention
 from workbench.position_roles import (
     as_positions,
