@@ -95,7 +95,8 @@ class _Spreading:
 
         k, v = edited("k", read), edited("v", read)
         rows = edited("pattern", edited("scores", edited("q", x) | _reading(k, sees)))
-        out = edited("attn_out", edited("result", edited("z", rows | _reading(v, sees))))
+        written = edited("result", edited("z", rows | _reading(v, sees)))
+        out = edited("attn_out", written | self._emptied((in_part(part, "scores"), layer), rows))
         return k | v, edited("resid_mid", x | out)
 
     def _edited(self, key: Key, mask: Masks) -> Masks:
@@ -110,6 +111,15 @@ class _Spreading:
                 out[cell] |= rows
             elif edit.selected is not None and edit.selected.ndim == 2 and self._whole(edit):
                 out[cell] &= ~rows
+        return out
+
+    def _emptied(self, key: Key, like: Masks) -> Masks:
+        """The rows that may be left without a source, to which attention then adds nothing, not even its bias, whatever
+        its heads are held at."""
+        out = torch.zeros_like(like)
+        for cell, edit in self.edits.get(key, ()):
+            if getattr(edit.alike, "empty", "") == "no-update":
+                out[cell] |= edit.rows_of(out.shape[1])
         return out
 
     def _whole(self, edit: Edit) -> bool:

@@ -51,8 +51,8 @@ def unsure(
 ) -> bool:
     """Whether an edit that changed no row computed may change one that is not."""
     return any(
-        nothing and not unread and bool(_outside(edit, found, cell, model, read).any())
-        for edit, nothing, unread in zip(prepared.edits, idle, prepared.unread, strict=True)
+        nothing and not unread and bool(_outside(edit, found, cell, model, read, prepared.edits[:place]).any())
+        for place, (edit, nothing, unread) in enumerate(zip(prepared.edits, idle, prepared.unread, strict=True))
     )
 
 
@@ -63,8 +63,11 @@ def _passed(key: Key, like: Tensor, model: Any, read: Tensor | None) -> Tensor:
     return torch.zeros_like(like, dtype=torch.bool).scatter(1, read[: len(like)], True)
 
 
-def _outside(edit: Edit, found: Affected, cell: int, model: Any, read: Tensor | None) -> Tensor:
-    """The rows of an edit that are not computed [example pos]; of what is put back, those alone that are affected."""
+def _outside(
+    edit: Edit, found: Affected, cell: int, model: Any, read: Tensor | None, before: Sequence[Edit] = ()
+) -> Tensor:
+    """The rows of an edit that are not computed [example pos]; of what is put back, those alone that are affected, also
+    by edits of the same site before it."""
     part, bare = split(edit.site)
     layer = found.layers["decoder" if part == "cross" else part, edit.layer or 0]
     computed = layer.leaving
@@ -75,4 +78,9 @@ def _outside(edit: Edit, found: Affected, cell: int, model: Any, read: Tensor | 
     if not bool(rows.any()):
         return rows
     rows = rows & _passed(edit.key, rows, model, read)
-    return rows & found.at[edit.key][cell] if isinstance(edit.alike, Freeze) else rows
+    if not isinstance(edit.alike, Freeze):
+        return rows
+    other = found.at[edit.key][cell]
+    for one in before:
+        other = other | one.rows_of(len(other)) if one.key == edit.key else other
+    return rows & other

@@ -125,11 +125,15 @@ class RowPass:
     def held(self, part: str, bare: str, layer: int, rows: Rows) -> bool:
         """Whether a site is put back as in the clean run at all of these rows, whatever it would be."""
         key = (in_part(part, bare), layer)
-        for one in self.group.edits.get(key, ()):
-            if isinstance(one.edits[0].alike, Freeze) and one.everywhere(rows, self.examples):
-                self.idle[:, one.index] &= ~(self._affected(key, rows) & self.touched[:, :, None]).any(-1).any(0)
-                return True
-        return False
+        stacked = self.group.edits.get(key, ())
+        if len(stacked) != 1 or not isinstance(stacked[0].edits[0].alike, Freeze):
+            # Whether it changes anything hangs on what an edit of the same site before it made.
+            return False
+        one = stacked[0]
+        if not one.everywhere(rows, self.examples):
+            return False
+        self.idle[:, one.index] &= ~(self._affected(key, rows) & self.touched[:, :, None]).any(-1).any(0)
+        return True
 
     def _affected(self, key: Key, rows: Rows) -> Tensor:
         """Which rows an earlier edit may have changed [example cell row]."""
