@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from tasks.lookup import Lookup
-from workbench import Edges, ModelConfig, Recipe, Study, Transformer, cut, joined, run_study, train, zero
+from workbench import Edges, ModelConfig, Recipe, Study, Transformer, cut, joined, run_study, sweep, train, zero
 from workbench.cells import configuration
+from workbench.genuine import HOOKED, departure
 from workbench.locations import Stream
 from workbench.models.config import EncoderDecoderConfig
-from workbench.work import HOOKED
 
 TASK = Lookup()
 CONFIG = ModelConfig(d_vocab=16, n_ctx=9, d_model=8, n_layers=2, n_heads=1)
@@ -123,3 +123,92 @@ def test_kinds_measured_on_other_examples_are_not_put_side_by_side():
     with pytest.raises(ValueError, match=r"'a' and 'b' were not all measured on the same examples"):
         side_by_side(joined([measured("a"), measured("b", data_seed=5)]))
     assert "a · clean" in side_by_side(joined([measured("a"), measured("b")]))["condition"].tolist()
+
+
+# Models that were changed in more than weights
+
+
+def other_act(model):
+    model.blocks[0].mlp.act = torch.sin
+
+
+def other_norm(model):
+    model.blocks[1].norm = "none"
+
+
+def no_norm(model):
+    model.blocks[1].ln2 = torch.nn.Identity()
+
+
+def own_method(model):
+    attn = model.blocks[0].attn
+    attn.output = lambda z, empty=None: type(attn).output(attn, z, empty) * 2
+
+
+def own_class(model):
+    class Halved(type(model.blocks[0].mlp)):
+        def forward(self, x):
+            return super().forward(x) / 2
+
+    model.blocks[0].mlp.__class__ = Halved
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (other_act, "blocks.0.mlp.act is not what its configuration builds"),
+        (other_norm, "blocks.1.norm is not what its configuration builds"),
+        (no_norm, "blocks.1.ln2 is an Identity"),
+        (own_method, "blocks.0.attn has a method of its own, output"),
+        (own_class, "blocks.0.mlp is a Halved"),
+    ],
+)
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_model_that_computes_something_else_is_noted_and_not_kept(trained, tmp_path, change, why, bare):
+    """Neither does it get the cells of the one that it was, nor does that one get its."""
+    given = {"m": [trained.model if bare else trained]}
+    clean, notes = run_study(study(), TASK, given, store=tmp_path / "cells", progress=False)
+    assert notes.empty
+    kept = sorted(path.name for path in (tmp_path / "cells" / "blocks").iterdir())
+    change(trained.model)
+    if change is no_norm and not bare:  # whose weights are fewer then, too
+        with pytest.raises(ValueError, match="no longer those of its checkpoint"):
+            run_study(study(), TASK, given, store=tmp_path / "cells", progress=False)
+        return
+    changed, notes = run_study(study(), TASK, given, store=tmp_path / "cells", progress=False)
+    assert losses(changed) == losses(run_study(study(), TASK, given, progress=False)[0]) != losses(clean)
+    assert [note for note in notes["note"] if why in note and "not kept" in note]
+    assert sorted(path.name for path in (tmp_path / "cells" / "blocks").iterdir()) == kept
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@pytest.mark.parametrize(
+    "asked", [{"positions": "rotary"}, {"positions": "sinusoidal"}, {"masks": [{"window": 2}]}, {"attn_only": True}]
+)
+def test_a_model_as_it_was_built_departs_from_nothing(asked, dtype):
+    config = {"d_vocab": 16, "n_ctx": 9, "d_model": 8, "n_layers": 2, "n_heads": 2, **asked}
+    one = Transformer(ModelConfig(**config), seed=5).to(dtype)
+    assert departure(one) is None and departure(one.train().eval()) is None
+    one.run_with_cache(torch.zeros(1, 9, dtype=torch.long))
+    assert departure(one) is None
+
+
+OTHER_WORDS = Lookup(letters=6, digits=10)
+
+
+def test_a_model_is_not_measured_on_tokens_that_are_other_words_than_it_was_trained_on(trained, tmp_path):
+    """There are as many, so that nothing else would say so."""
+    assert len(OTHER_WORDS.vocabulary) == len(TASK.vocabulary)
+    why = r"'m', model seed 0, was trained on task 'lookup'.*token 6 was .g. and is .0. here"
+    with pytest.raises(ValueError, match=why):
+        run_study(study(), OTHER_WORDS, {"m": [trained]}, progress=False)
+    with pytest.raises(ValueError, match=why):
+        sweep({"m": [trained]}, OTHER_WORDS.sample(20, seed=0), cut, over="edges", layers=1, progress=False)
+    sweep({"m": [trained.model]}, OTHER_WORDS.sample(20, seed=0), cut, over="edges", layers=1, progress=False)
+    run_study(study(), Lookup(pairs=3), {"m": [trained]}, progress=False)  # the same words
+
+
+def test_a_study_under_autocast_is_refused(trained, tmp_path):
+    """It would be kept under the name of one that was not, and worker processes would know nothing of it."""
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match=r"autocast is on.*bfloat16"):
+        run_study(study(), TASK, {"m": [trained]}, store=tmp_path / "cells", progress=False)

@@ -367,6 +367,8 @@ def test_the_configuration_of_a_wrapped_model_is_in_its_key_and_its_place_is_not
     keyed = [keys(one=wrap(each)) for each in (two, four, moved)]
     assert keyed[0]["clean"] != keyed[1]["clean"]
     assert keyed[0] == keyed[2]
+    moved.transformer.h[0].mlp.act = torch.nn.Tanh()
+    assert keys(one=wrap(moved))["clean"] != keyed[0]["clean"]
 
 
 def test_a_model_that_does_not_say_what_it_is_is_refused(tmp_path):

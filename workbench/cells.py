@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -44,8 +45,9 @@ def model_identity(trained: Trained) -> dict[str, Any]:
 
 
 def configuration(model: Any) -> str:
-    """What is not in a model's weights, as JSON: its class and its configuration, without where it lies and who wrote
-    it. The same weights compute something else with other heads or another norm."""
+    """What is not in a model's weights, as JSON: its class, its configuration without where it lies and who wrote it,
+    and, of a model that others made, its modules. The same weights compute something else with other heads or another
+    norm."""
     inner = getattr(model, "inner", model)
     config = getattr(inner, "config", None) or getattr(inner, "cfg", None)
     for said in ("model_dump", "to_dict"):
@@ -56,6 +58,10 @@ def configuration(model: Any) -> str:
         values = getattr(config, "__dict__", {})
     kept = {name: value for name, value in values.items() if name not in UNSAID}
     defined = [type(inner).__name__, kept, getattr(type(config), "MEANING", None)]
+    if inner is not model:
+        # What others' models are made of: one in which a module was replaced has the same configuration.
+        modules = re.sub(r" at 0x[0-9a-f]+", "", repr(inner))
+        defined.append(hashlib.sha256(modules.encode()).hexdigest())
     return json.dumps(defined, sort_keys=True, default=_plainly)
 
 

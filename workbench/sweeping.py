@@ -13,6 +13,7 @@ from workbench.batch import Batch
 from workbench.block_by_block import Engine
 from workbench.checkpoints import Trained
 from workbench.engine import Measured, measure_each
+from workbench.genuine import check_words
 from workbench.interventions import Intervention
 from workbench.position_roles import (
     as_positions,
@@ -118,6 +119,8 @@ def sweep(
         "metrics": asked, "donors": given, "on_missing": on_missing, "chunk_size": chunk_size, "engine": engine
     }  # fmt: skip
     trained = [(label, one) for label, some in known.items() for one in some]
+    for label, one in trained:
+        check_words(label, one, batch)
     found = []
     with bar("sweeping", "model", len(trained), progress) as drawn:
         for label, one in trained:

@@ -14,7 +14,7 @@ from workbench.assembly import Rows, piece_of
 from workbench.blocks import Piece
 from workbench.checkpoints import Trained
 from workbench.executors import Order
-from workbench.genuine import has_hooks
+from workbench.genuine import check_words, departure
 from workbench.measuring import Cell, Shared
 from workbench.store import Store
 from workbench.task import Task
@@ -22,7 +22,6 @@ from workbench.workers import unbroken
 
 NOTES = ["model", "model_seed", "condition", "note"]
 WEIGHTS = "weights_sha256"
-HOOKED = "hooks that are not ours stand in this model: it was measured with them, and its cells are not kept"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +51,7 @@ class Work:
         self.cells: dict[str, Cell] = {}
         self.notes: dict[str, Sequence[str]] = {}
         self.held: dict[int, set[str]] = {}
+        self.departs: dict[int, str | None] = {}
         self.again = False
         self._all = [order for number in range(len(parts)) for order in self._orders(number)]
         if store is not None:
@@ -71,6 +71,7 @@ class Work:
         same = cells_of.edits(part.common.study)
         for label, several in part.models.items():
             for trained in several:
+                check_words(label, trained, part.common.batch)
                 local = {condition: f"{number} {label} {trained.seed} {text}" for condition, text in same.items()}
                 first = self._entered(number, trained, naming.keys(trained) if naming else local, naming is None)
                 out += [
@@ -82,11 +83,11 @@ class Work:
     def _entered(self, number: int, trained: Trained, named: Mapping[str, str], apart: bool) -> dict[str, str]:
         """Enters the cells of a model in the order of its frame; gives those that are new."""
         weights, first = trained.about.get(WEIGHTS), {}
-        hooked = has_hooks(trained.model)
+        departs = self.departs[id(trained.model)] = departure(trained.model)
         for condition, cell in named.items():
-            key = f"{cell} with the hooks of {number} {trained.seed} {id(trained.model)}" if hooked else cell
+            key = f"{cell} as it stands in {number} {trained.seed} {id(trained.model)}" if departs else cell
             name = key if self.weights.setdefault(key, weights) == weights else f"{key} in the weights {weights}"
-            if apart or hooked or name != key:
+            if apart or departs or name != key:
                 self.apart.add(name)
             if name not in self.places:
                 first[condition] = name
@@ -214,8 +215,8 @@ class Work:
                     notes += [(label, trained.seed, condition, note) for note in self.notes[next(keys)]]
                 if elsewhere := _trained_elsewhere(trained, common.task):
                     notes.append((label, trained.seed, "every", elsewhere))
-                if has_hooks(trained.model):
-                    notes.append((label, trained.seed, "every", HOOKED))
+                if departs := self.departs[id(trained.model)]:
+                    notes.append((label, trained.seed, "every", departs))
         frame = self.rows[number].frame()
         edits = cells_of.edits(common.study)
         frame.attrs.update(attributes(models, common.batch.digest(), dict.fromkeys(models, edits)))
