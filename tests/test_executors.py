@@ -39,6 +39,7 @@ from workbench import (
     zero,
 )
 from workbench.checkpoints import Trained
+from workbench.measuring import rehearse, shared
 from workbench.metrics import METRICS
 from workbench.schema import KEYS, check
 
@@ -477,3 +478,20 @@ def test_a_block_asks_for_a_gpu_where_its_model_lies_on_one(where, gpus):
 
     model = SimpleNamespace(parameters=lambda: iter([SimpleNamespace(device=torch.device(where))]))
     assert resources(model) == {"num_cpus": 1, "num_gpus": gpus}
+
+
+# Before models are trained
+
+
+def test_what_no_example_could_be_measured_in_is_told_of_an_untrained_model():
+    common = shared(study(conditions={"clean": (), "far": (cut(Edges(layer=7, dest="last", source="answer")),)}), TASK)
+    with pytest.raises(KeyError, match=r"condition 'far'.*layer 7"):
+        rehearse(common, MODELS["two"][0].model)
+
+
+def test_what_a_few_examples_lack_is_no_fault_but_what_stands_beside_it_is():
+    lacking = (cut(Edges(layer=1, dest="last", source="hole")),)
+    rehearse(shared(study(conditions={"hole": lacking}), HOLED), MODELS["two"][0].model)
+    beside = shared(study(conditions={"hole": lacking, "far": (zero(Stream(layer=9, part="mlp_out")),)}), HOLED)
+    with pytest.raises(KeyError, match="layer 9"):
+        rehearse(beside, MODELS["two"][0].model)

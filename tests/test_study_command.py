@@ -32,6 +32,11 @@ recipe = { steps = 3, warmup = 1, batch_size = 8 }
 clean = []
 cut = [{ where = { type = "edges", layer = 1, dest = "last", source = "answer" }, what = { op = "cut" } }]
 """
+EDIT = '{ where = { type = "edges", layer = 1, dest = "last", source = "answer" }, what = { op = "cut" } }'
+OF_A_DONOR = (
+    '{ where = { type = "heads", layer = 0, pos = "last", part = "z" }, '
+    'what = { op = "patch", donor = "other", align = "role" } }'
+)
 SUMMARY = {"summary.csv", "summary.md", "summary.tex", "summary.html"}
 OUTCOME = {"results.parquet", *SUMMARY, "notes.csv", "study.json", "provenance.json"}
 
@@ -144,14 +149,22 @@ def test_runs_that_are_not_there_are_none_and_none_are_made(place):
         ('task = { name = "lookup" }', "", "declares no task"),
         ("n_layers = 2", "n_layers = 0", "n_layers"),
         ("steps = 3", "stpes = 3", "stpes"),
+        ("n = 20", 'n = 20\nmetrics = ["acc"]', "no metric 'acc'.*accuracy"),
+        ("layer = 1, dest", "layer = 5, dest", "layer 5"),
+        (EDIT, OF_A_DONOR, "no donor 'other' is declared"),
     ],
 )
 def test_a_study_that_cannot_run_is_refused_in_one_paragraph(place, old, new, why):
+    """Planned as well as run, and before anything is trained for it."""
+    assert old in STUDY
     (place / "mine.toml").write_text(STUDY.replace(old, new))
-    said = run(place, code=2)
-    assert said.startswith("workbench: ")
-    assert len(said.strip().splitlines()) == 1
-    assert re.search(why, said)
+    planned = call("study", "plan", place / "mine.toml", "--home", place / "runs", code=2)
+    for said in (run(place, code=2), planned):
+        assert said.startswith("workbench: ")
+        assert len(said.strip().splitlines()) == 1
+        assert re.search(why, said)
+    assert not list((place / "runs").glob("checkpoints/*/model.json"))
+
 
 
 def test_an_executor_that_is_not_there_is_refused(place):
@@ -162,7 +175,7 @@ def test_an_executor_that_is_not_there_is_refused(place):
 @pytest.mark.parametrize("executor", [pytest.param("local", marks=pytest.mark.slow), "pool"])
 def test_ctrl_c_says_how_to_go_on_and_leaves_no_process(place, executor):
     """Ctrl-C reaches every process of a terminal, so it is sent to the whole group."""
-    more = STUDY.replace("seeds = 2", "seeds = 3").replace("n = 20", "n = 5000")
+    more = STUDY.replace("seeds = 2", "seeds = 3").replace("n = 20", "n = 40000")
     (place / "mine.toml").write_text(more)
     words = [sys.executable, "-m", "workbench.cli", "study", "run", "mine.toml", "--home", "runs"]
     words += ["--executor", executor, "--processes", "2"]

@@ -135,6 +135,14 @@ def definitions_of(models: Training, task: Task, *, home: Path | str | None = No
     return out
 
 
+def trained_before(models: Training, task: Task, *, home: Path | str | None = None) -> int:
+    """How many of these models are there already."""
+    from workbench import checkpoints, holdings
+
+    known = definitions_of(models, task, home=home)
+    return sum((holdings.place(home) / "checkpoints" / checkpoints.key(one)).is_dir() for one in known)
+
+
 def elsewhere(models: Models, task: Task, home: Path | str | None) -> list[Trained]:
     """Of these models, those that are in `home` only as another kind of machine trained them."""
     from workbench import checkpoints, holdings

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from workbench.batch import Batch
 from workbench.block_by_block import Engine
+from workbench.edits import InertIntervention
 from workbench.engine import measure_each
 from workbench.interventions import donor_names
 from workbench.locations import Edges
@@ -52,6 +54,22 @@ def _donor(study: Study, task: Task, batch: Batch, name: str) -> Batch:
     spec = study.donors[name]
     drawn = batch if spec.data_seed is None else task.sample(study.n, spec.data_seed)
     return drawn if spec.corrupt_seed is None else task.corrupt(drawn, spec.corrupt_seed)
+
+
+def rehearse(common: Shared, model: Any, n: int = 4) -> None:
+    """Measures every condition on the first examples, so that what none could be measured in is told before models are
+    trained for it. Raises what `measure` raises, but for examples that lack something: others may not."""
+    few, conditions = slice(0, n), list(common.study.conditions)
+    donors = {name: donor.select(few) for name, donor in common.donors.items()}
+    small = replace(common, batch=common.batch.select(few), donors=donors)
+    lacking = (MissingExamples, InertIntervention)
+    try:
+        measure(small, model, conditions)
+    except lacking:
+        for condition in conditions:
+            alone = common.study.model_copy(update={"conditions": {condition: common.study.conditions[condition]}})
+            with suppress(*lacking):
+                measure(replace(small, study=alone), model, [condition])
 
 
 def measure(

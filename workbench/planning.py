@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from workbench import cells
-from workbench.checkpoints import key
-from workbench.declared import Training, config_of, definitions_of, models_of, number_of
+from workbench.declared import Training, config_of, definitions_of, models_of, number_of, trained_before
 from workbench.holdings import place
-from workbench.measuring import Shared, shared
+from workbench.measuring import Shared
 from workbench.running import run
 from workbench.store import Store
+from workbench.studies import as_trained, rehearsed
 from workbench.study import Study, for_model
 
 TIMED = 256
@@ -47,19 +47,17 @@ def plan(study: Study, *, home: Path | str | None = None) -> list[Planned]:
     if study.task is None or not study.models:
         raise ValueError("this study declares no task or no models: there is nothing to plan")
     task, store, out, seen = study.task.made(), Store(place(home) / "cells"), [], set[str]()
-    common = shared(study, task)
+    common = rehearsed(study, task, home=home)
     for label, models in study.models.items():
         own = replace(common, study=for_model(study, label))
         naming = cells.Naming(own)
         if isinstance(models, Training):
             known = definitions_of(models, task, home=home)
-            there = sum((place(home) / "checkpoints" / key(one)).is_dir() for one in known)
+            there = trained_before(models, task, home=home)
             named = [naming.keys_in({"definition": one}, "float32", "cpu") for one in known]
             a_step, model = _timed_training(models, task)
             waiting = (len(known) - there) * a_step
         else:
-            from workbench.studies import as_trained
-
             trained = as_trained(models_of({label: models}, task, home=home))[label]
             named = [naming.keys(one) for one in trained]
             model, there, waiting = trained[0].model, len(trained), 0.0

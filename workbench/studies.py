@@ -16,13 +16,14 @@ from workbench.assembly import labels
 from workbench.batch import Batch
 from workbench.block_by_block import Engine, check_engine
 from workbench.checkpoints import Trained
-from workbench.declared import models_of, number_of
+from workbench.declared import Training, config_of, models_of, number_of, trained_before
 from workbench.executors import check_kind, execute_orders
 from workbench.genuine import check_genuine
 from workbench.holdings import place
 from workbench.interventions import donor_names
-from workbench.measuring import named, shared
+from workbench.measuring import Shared, named, rehearse, shared
 from workbench.metrics import AGAINST_CLEAN, METRICS
+from workbench.models.built import build
 from workbench.nearest import nearest
 from workbench.progress import bar
 from workbench.store import Store
@@ -85,7 +86,7 @@ def run_declared(
     """As `run_study`, on the task and the models that the study itself declares; models that are missing are trained.
 
     Cells are kept in `home` (`$WORKBENCH_HOME`, or ./runs). Raises ValueError for a study that declares no task or no
-    models.
+    models; a role, a layer or a metric that is not there is told before anything is trained.
     """
     if study.task is None or not study.models:
         raise ValueError("this study declares no task or no models; hand them to run_study, or declare task and models")
@@ -94,11 +95,9 @@ def run_declared(
     task = study.task.made()
     studies = {label: for_model(study, label) for label in study.models}
     n_cells = sum(number_of(study.models[label]) * len(own.conditions) for label, own in studies.items())
+    common = rehearsed(study, task, engine, home=home)
     with bar("measuring", "cell", n_cells, progress) as drawn:
         models = models_of(study.models, task, home=home, progress=progress)
-        for own in studies.values():
-            _check(own, task)
-        common = shared(study, task, engine)
         parts = [
             Part(replace(common, study=studies[label]), as_trained({label: several}))
             for label, several in models.items()
@@ -106,6 +105,18 @@ def run_declared(
         found = _carried_out(parts, Store(place(home) / "cells"), drawn, executor, processes, address)
     frame = joined([one for one, _ in found])
     return frame, pd.concat([notes for _, notes in found], ignore_index=True)
+
+
+def rehearsed(study: Study, task: Task, engine: Engine = "auto", *, home: Path | str | None = None) -> Shared:
+    """What the models that a study declares are measured on. Raises what measuring would raise in every one of them,
+    before any is trained: a configuration of which models are missing is measured untrained, on a few examples."""
+    for label in study.models:
+        _check(for_model(study, label), task)
+    common = shared(study, task, engine)
+    for label, models in study.models.items():
+        if isinstance(models, Training) and trained_before(models, task, home=home) < number_of(models):
+            rehearse(replace(common, study=for_model(study, label)), build(config_of(models, task), seed=0).eval())
+    return common
 
 
 def _carried_out(
@@ -128,6 +139,11 @@ def _carried_out(
 
 
 def _check(study: Study, task: Task) -> None:
+    if kinds := [kind for kind in ("cpu", "cuda", "mps") if torch.is_autocast_enabled(kind)]:
+        raise ValueError(
+            f"autocast is on for {kinds[0]}: cells are kept, and found again, as those of the model's own dtype, and "
+            "worker processes do without it. Leave it, or convert the model: model.to(torch.bfloat16)"
+        )
     known = [*METRICS, *AGAINST_CLEAN]
     if unknown := [name for name in study.metrics if name not in known]:
         raise KeyError(f"no metric {unknown[0]!r}. {nearest(unknown[0], known)}")
