@@ -474,6 +474,7 @@ def test_an_edit_that_a_users_hook_throws_away_is_inert():
 
 WRONG = {
     "a list": ([cut(ANSWER)], {}, TypeError),
+    "a list of lists": ([[cut(ANSWER)]], {}, TypeError),
     "a list of pairs": ([("cut", [cut(ANSWER)])], {}, TypeError),
     "a condition that is no list": ({"cut": cut(ANSWER)}, {}, TypeError),
     "a condition of words": ({"cut": ["cut"]}, {}, TypeError),
@@ -494,6 +495,11 @@ def test_an_argument_that_means_nothing_is_refused(wrong):
     if "positions" not in more:
         with pytest.raises(error):
             measure_each(MODEL, BATCH, conditions, **more)
+
+
+def test_a_metric_that_is_a_function_is_refused_in_words():
+    with pytest.raises(TypeError, match="metrics come by name, as 'accuracy', not as a function"):
+        measure_each(MODEL, BATCH, SOME, [small])
 
 
 def test_no_model_and_no_batch_are_refused():

@@ -10,8 +10,9 @@ from random_cases import Drawn, case_of
 from small import ANSWER, BATCH, CORRUPT, small
 from torch.nn.utils import prune
 
-from workbench import block_by_block, chunks
+from workbench import EncoderDecoder, EncoderDecoderConfig, ModelConfig, Transformer, block_by_block, chunks
 from workbench.batch import UNREAD, Batch
+from workbench.edits import EmptyRow
 from workbench.engine import measure_each, run_each
 from workbench.interventions import (
     Edges,
@@ -409,3 +410,101 @@ def test_an_example_without_a_changed_source_keeps_the_weight_of_its_first_one()
     got, want = (run_each(case.model, case.batch, **case.handed(), engine=how)["list 0"] for how in ("auto", "hooks"))
     assert got.engine == "rows"
     assert off(got.logits, want.logits) < 1e-10
+
+
+# What an edit of a list does beside its own site
+
+
+def changing_tails(reached):
+    """A batch whose role `tail` has a position more in the examples of which this is true."""
+    n, length = 12, 6
+    tokens = torch.randint(16, (n, length), generator=torch.Generator().manual_seed(0))
+    at, example = torch.arange(length).expand(n, length), torch.arange(n)[:, None]
+    roles = {"prev": at == 4, "tail": (at == 4) | ((at == 5) & reached(example)), "two": (at == 2) | (at == 3)}
+    return Batch(tokens, tokens, roles=roles | {"one": at == 3})
+
+
+def of_width_8(norm):
+    config = ModelConfig(d_vocab=16, n_ctx=6, d_model=8, n_layers=2, n_heads=2, norm=norm)
+    return Transformer(config, seed=0).double()
+
+
+@pytest.mark.parametrize("reached", [lambda i: i >= 4, lambda i: i >= 0], ids=["later ones", "all"])
+@pytest.mark.parametrize("part", ["z", "result"])
+@pytest.mark.parametrize("norm", ["none", "pre", "post"])
+def test_a_row_left_empty_loses_its_bias_though_what_its_heads_mix_is_held(norm, part, reached):
+    batch, model = changing_tails(reached), of_width_8(norm)
+    edits = [
+        zero(Stream(layer=0, part="mlp_out", pos="prev")),
+        cut(Edges(layer=1, dest="tail"), empty="no-update"),
+        freeze(Heads(layer=1, part=part, pos="tail")),
+    ]
+    auto, hooks = both(model, batch, {"held": edits, "not": edits[:1]})
+    assert off(auto["held"].logits, hooks["held"].logits) < 1e-12
+    assert off(hooks["held"].logits[-1, 5], hooks["not"].logits[-1, 5]) > 0.01
+    assert auto["held"].notes == hooks["held"].notes
+
+
+def test_a_row_of_cross_attention_left_empty_loses_its_bias_as_well():
+    side = {"d_vocab": 16, "n_ctx": 6, "d_model": 8, "n_layers": 2, "n_heads": 2, "norm": "pre"}
+    config = EncoderDecoderConfig(encoder={**side, "masks": [{"causal": False}]}, decoder=side)
+    batch = changing_tails(lambda i: i >= 4)
+    batch = replace(batch, context=Batch(batch.tokens.flip(1), torch.full_like(batch.tokens, UNREAD)))
+    edits = [
+        zero(Stream(layer=0, stack="decoder", part="mlp_out", pos="prev")),
+        cut(Edges(layer=1, kind="cross", dest="tail"), empty="no-update"),
+        freeze(Heads(layer=1, kind="cross", part="z", pos="tail")),
+        freeze(Stream(layer=1, stack="decoder", part="attn_out", pos="tail")),
+    ]
+    auto, hooks = both(EncoderDecoder(config, seed=0).double(), batch, {"held": edits})
+    assert off(auto["held"].logits, hooks["held"].logits) < 1e-12
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("part", ["q", "k", "v", "z", "result", "resid_pre", "attn_out", "resid_mid", "mlp_out"])
+def test_a_freeze_undoes_what_stands_before_it_at_its_own_site_and_is_not_called_idle(part, layer, norm):
+    place = Heads if part in ("q", "k", "v", "z", "result") else Stream
+    batch, model = changing_tails(lambda i: i >= 0), of_width_8(norm)
+    before = scale(place(layer=layer, part=part, pos="two"), by=0.5)
+    edits = [before, freeze(place(layer=layer, part=part, pos="one"))]
+    auto, hooks = both(model, batch, {"both": edits, "first": [before]})
+    assert off(hooks["both"].logits, hooks["first"].logits) > 1e-6
+    assert off(auto["both"].logits, hooks["both"].logits) < 1e-12
+    assert auto["both"].notes == hooks["both"].notes == ()
+
+
+@pytest.mark.parametrize("name", ["ln1", "ln2"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_norm_that_was_taken_out_is_left_out_by_both_ways(norm, name):
+    model = of_width_8(norm)
+    setattr(model.blocks[1], name, torch.nn.Identity())
+    edits = [cut(Edges(layer=0, dest="tail", source="two"))]
+    auto, hooks = both(model, changing_tails(lambda i: i >= 0), {"cut": edits})
+    assert torch.equal(auto["cut"].logits, hooks["cut"].logits)
+    assert f"blocks.1.{name} is an Identity" in auto["cut"].engine
+
+
+@pytest.mark.parametrize("read", [2, 5])
+def test_an_empty_row_is_counted_in_all_examples_and_heads_by_both_ways(read):
+    batch = changing_tails(lambda i: i >= 0)
+    labels = torch.full_like(batch.labels, UNREAD)
+    labels[:, read] = 3
+    said = []
+    for how in ("auto", "hooks"):
+        with pytest.raises(EmptyRow) as caught:
+            run_each(
+                of_width_8("pre"), replace(batch, labels=labels), {"x": [cut(Edges(layer=0, dest="tail"))]},
+                positions="read", engine=how,
+            )  # fmt: skip
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    assert "48 rows of 12 examples" in said[0]
+
+
+def test_what_is_no_number_is_told_as_that_and_not_as_a_fault_of_the_fast_path():
+    with pytest.raises(ValueError, match=r"condition 'huge'.*not finite|condition 'huge'.*(NaN|inf)"):
+        run_each(
+            of_width_8("none").float(), changing_tails(lambda i: i >= 0),
+            {"huge": [scale(Stream(layer=0, part="mlp_out", pos="tail"), by=1e39)]},
+        )  # fmt: skip

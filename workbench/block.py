@@ -217,7 +217,12 @@ class _Block:
                 out |= self._unreached(label, found, cell)
             if label in out:
                 with saying(self.say(label)):
-                    check_emptied(edits[cell], found, cell, first, self.read)
+                    try:
+                        check_emptied(edits[cell], found, cell, first, self.read)
+                    except EmptyRow:
+                        # One example and one head told of it; a whole pass tells in how many.
+                        self._execute(edits[cell])
+                        raise
         return out
 
     def _unreached(self, label: str, found: Affected, cell: int) -> dict[str, Outcome]:
@@ -284,6 +289,8 @@ class _Block:
 
     def _compare(self, label: str, found: Outcome, n: int) -> None:
         want = self._execute(found.prepared.edits, examples=slice(n)).logits
+        with saying(self.say(label)):
+            check_finite(want)
         largest, off = float(want.abs().max()), float((found.logits[: len(want)] - want).abs().max())
         if not off <= TOLERANCE[want.dtype] * largest:
             raise Disagreement(

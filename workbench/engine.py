@@ -71,6 +71,7 @@ def run_each(
     >>> {label: (list(one.logits.shape), one.engine) for label, one in run_each(model, batch, each).items()}
     {'layer 0': ([1, 3, 8], 'rows'), 'layer 1': ([1, 3, 8], 'rows')}
     """
+    say = _labelled(conditions)
     logits: dict[str, list[Tensor]] = {label: [] for label in conditions}
     given: set[int] = set()
 
@@ -89,7 +90,7 @@ def run_each(
         left_out,
         chunk_size,
         engine,
-        _labelled(conditions),
+        say,
         keep,
     )
     return {
@@ -127,8 +128,10 @@ def measure_each(
     >>> {label: (list(one.values), one.engine, one.same) for label, one in found.items()}
     {'clean': (['accuracy', 'loss'], 'rows', True), 'cut': (['accuracy', 'loss'], 'rows', False)}
     """
-    metrics = [metrics] if isinstance(metrics, str) else metrics
+    metrics, say = [metrics] if isinstance(metrics, str) else metrics, say or _labelled(conditions)
     for name in metrics:
+        if not isinstance(name, str):
+            raise TypeError(f"metrics come by name, as 'accuracy', not as a {type(name).__name__}: {name!r}")
         if name not in METRICS and name not in AGAINST_CLEAN:
             raise KeyError(f"no metric {name!r}. {nearest(name, [*METRICS, *AGAINST_CLEAN])}")
     values: dict[str, dict[str, list[Tensor]]] = {label: {name: [] for name in metrics} for label in conditions}
@@ -162,7 +165,7 @@ def measure_each(
         left_out,
         chunk_size,
         engine,
-        say or _labelled(conditions),
+        say,
         value,
     )
     return {
