@@ -38,6 +38,13 @@ def test_an_export_leaves_the_figure_as_it_was(drawn, name):
     assert coarse_png(drawn[name]) == once
 
 
+def test_what_is_no_figure_and_no_number_of_dots_is_refused_in_words():
+    with pytest.raises(TypeError, match=r"dpi='x\.png' is no number.*write_bytes"):
+        figures.to_png(Figure(), "x.png")
+    with pytest.raises(TypeError, match=r"this is a str.*heat_map"):
+        figures.to_svg("x.svg")
+
+
 @pytest.mark.parametrize("export", [figures.to_svg, figures.to_png, figures.to_pdf])
 def test_exports_hold_no_date_and_no_version(drawn, export):
     exported = export(drawn["route"])

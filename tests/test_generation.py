@@ -330,3 +330,44 @@ def test_a_model_that_reads_in_both_directions_does_not_generate():
     both = Transformer(ModelConfig(**told, masks=(Mask(), Mask(causal=False))), seed=0)
     with pytest.raises(ValueError, match="positions read what comes after them"):
         generate(both, PROMPTS, 1)
+
+
+# What was generated, named
+
+
+@pytest.mark.parametrize("how", ["greedy", "beam"])
+def test_what_was_generated_can_be_cut_from_the_second_token_on(how):
+    edit = cut(Edges(layer=0, dest="current", source="generated"), empty="self")
+    got = generate(SMALL, PROMPTS, 3, interventions=[edit], how=how, **({"beams": 1} if how == "beam" else {}))
+    for i, row in enumerate(PROMPTS.tokens.tolist()):
+        for step in range(3):
+            said = torch.tensor([row])
+            place = torch.arange(len(row))[None]
+            batch = Batch(
+                said, torch.full_like(said, -100).masked_fill(place == len(row) - 1, 0),
+                roles={"current": place == len(row) - 1, "generated": place >= PROMPTS.tokens.shape[1]},
+            )  # fmt: skip
+            logits = run(SMALL, batch, [edit] if step else [], positions="read").logits
+            row = [*row, int(logits[0, -1].argmax())]
+        assert got.new[i].tolist() == row[PROMPTS.tokens.shape[1] :]
+    assert any("acts from the second token on" in note for note in got.notes)
+    assert not torch.equal(got.new, generate(SMALL, PROMPTS, 3).new)
+
+
+def test_what_was_generated_is_nothing_where_one_token_is_asked_for():
+    edit = cut(Edges(layer=0, dest="current", source="generated"), empty="self")
+    with pytest.raises(ValueError, match="nothing is generated before the first token"):
+        generate(SMALL, PROMPTS, 1, interventions=[edit])
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "why"),
+    [
+        ({"interventions": cut(Edges(layer=0, dest="current"))}, TypeError, "interventions come as a list"),
+        ({"end": "7"}, TypeError, "end='7' is no token's number"),
+        ({"n_new": "3"}, ValueError, "n_new is '3'"),
+    ],
+)
+def test_what_is_no_list_and_no_number_is_refused_in_words(given, kind, why):
+    with pytest.raises(kind, match=why):
+        generate(SMALL, PROMPTS, **{"n_new": 2, **given})

@@ -212,3 +212,9 @@ def test_a_chunk_size_below_1_is_refused_in_words(size):
 def test_a_gradient_is_refused_of_what_is_not_one_value_per_example():
     with pytest.raises(ValueError, match="one value per example"):
         record(small(), BATCH, ["pattern"], gradients_of=lambda logits, _batch: logits.mean())
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "exact_match", "rank"])
+def test_a_metric_that_has_no_gradient_is_refused_in_words(metric):
+    with pytest.raises(ValueError, match=r"no gradient.*log_prob"):
+        record(small(), BATCH, ["pattern"], gradients_of=metric)

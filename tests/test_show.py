@@ -7,7 +7,8 @@ import torch
 from typer.testing import CliRunner
 
 from tasks.lookup import Lookup
-from workbench import Batch, ModelConfig, Transformer, show
+from tasks.translate import Translate
+from workbench import Batch, EncoderDecoder, EncoderDecoderConfig, ModelConfig, Transformer, show
 from workbench.cli import app
 
 TEXT = "c 5 a 2 f 7 b 0 a"
@@ -116,3 +117,15 @@ def test_a_task_that_reads_no_sequence_is_refused_in_words(tmp_path):
 
     with pytest.raises(ValueError, match="'mute' reads no sequence"):
         show.show(Mute(), "a b", tmp_path / "mute.svg")
+
+
+def test_models_and_tasks_of_several_stacks_are_refused_in_words(tmp_path):
+    """Their patterns would stand under the same names."""
+    task = Translate()
+    side = {"d_vocab": len(task.vocabulary), "n_ctx": 8, "d_model": 8, "n_layers": 1, "n_heads": 1}
+    model = EncoderDecoder(EncoderDecoderConfig(encoder={**side, "masks": [{"causal": False}]}, decoder=side), seed=0)
+    with pytest.raises(ValueError, match="this model has encoder, decoder, cross"):
+        show.read_example(model, task.sample(1, seed=0))
+    with pytest.raises(ValueError, match="the task 'translate' has a context"):
+        show.show(task, "the dog saw the cats", tmp_path / "x.svg")
+    assert not list(tmp_path.iterdir())

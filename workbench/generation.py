@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from workbench.batch import UNREAD, Batch
-from workbench.interventions import Intervention
+from workbench.interventions import Intervention, donor_names, roles_named
 from workbench.nearest import nearest
 from workbench.operations import Mean
+from workbench.preparation import check_places
 from workbench.rows import exact
 from workbench.running import run
 
@@ -78,8 +79,8 @@ def generate(
     """Up to `n_new` tokens after each prompt, each from a whole forward pass with all the interventions in force.
 
     The role `current` is the last position, from whose row the next token is read: `Edges(layer=1, dest="current",
-    source="answer")` is cut anew at every step. `generated` are the positions after the prompt. Roles of the prompt and
-    of the context keep their meaning; a relation or an alignment names no new position.
+    source="answer")` is cut anew at every step. `generated` are the positions after the prompt, none at the first
+    token. Roles of the prompt and of the context keep their meaning; a relation or an alignment names no new position.
 
     how: "greedy" takes the largest logit (the lowest token of equal ones). "sample" draws from softmax(logits /
         temperature), with `top_k` among the k largest only (Fan et al. 2018); needs a `seed`, and what an example draws
@@ -96,6 +97,9 @@ def generate(
     >>> generate(model, prompts, 3).new.shape
     torch.Size([1, 3])
     """
+    check_places(model, interventions)
+    if n_new == 1 and (late := [one for one in interventions if GENERATED in roles_named(one)]):
+        raise ValueError(f"{late[0]}: nothing is generated before the first token, and n_new is 1; ask for more tokens")
     choice = _Choice(how, temperature, top_k, beams, length_penalty)
     _check(model, prompts, n_new, choice, seed, end)
     steps = _Steps(model, interventions, dict(donors or {}), chunk_size)
@@ -133,9 +137,15 @@ class _Steps:
     def log_probs(self, said: Batch, of: Tensor) -> Tensor:
         """Log-probabilities of the next token [batch d_vocab]; of [batch]: which prompt each row continues."""
         donors = {name: donor if name in self.whole else donor.select(of) for name, donor in self.donors.items()}
-        done = run(
-            self.model, _asking(said), self.interventions, donors=donors, positions="read", chunk_size=self.chunk_size
-        )
+        acting = list(self.interventions)
+        if not said.roles[GENERATED].any():
+            waiting = [one for one in acting if GENERATED in roles_named(one)]
+            acting = [one for one in acting if one not in waiting]
+            self.notes |= {
+                f"{one}: acts from the second token on; before, nothing is generated": None for one in waiting
+            }
+            donors = {name: donor for name, donor in donors.items() if name in donor_names(acting)}
+        done = run(self.model, _asking(said), acting, donors=donors, positions="read", chunk_size=self.chunk_size)
         self.notes |= dict.fromkeys(done.notes)
         return torch.log_softmax(exact(done.logits[:, 0]), -1)
 
@@ -277,8 +287,10 @@ def _check(model: Any, prompts: Batch, n_new: int, choice: _Choice, seed: int | 
             "this model's positions read what comes after them, so that it cannot go on from a prompt; generate with "
             "causal masks"
         )
-    if n_new < 1:
-        raise ValueError(f"n_new is {n_new}; ask for 1 token or more")
+    if not isinstance(n_new, int) or n_new < 1:
+        raise ValueError(f"n_new is {n_new!r}; ask for 1 token or more")
+    if end is not None and not isinstance(end, int):
+        raise TypeError(f"end={end!r} is no token's number")
     if not prompts.valid.any(1).all():
         raise ValueError(f"examples {(~prompts.valid.any(1)).nonzero().flatten().tolist()[:8]} have no prompt at all")
     if taken := {CURRENT, GENERATED} & {*prompts.roles, *prompts.relations, *prompts.alignments}:

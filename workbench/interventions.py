@@ -98,6 +98,14 @@ def donor_names(interventions: Iterable[Intervention]) -> set[str]:
     return {what.donor for what in found if hasattr(what, "donor")}
 
 
+def roles_named(one: Intervention) -> set[str]:
+    """The roles and relations that an intervention names."""
+    places = [one.where, getattr(one.what, "receiver", None)]
+    return {
+        getattr(place, name) for place in places for name in ("dest", "source", "pos") if getattr(place, name, None)
+    }
+
+
 def _say(what: Any, where: str) -> str:
     after = {
         "scale": lambda: f"by {repr(what.by).removesuffix('.0')}",

@@ -148,6 +148,11 @@ class _Chunk:
                 raise ValueError(
                     f"gradients are taken of one value per example, [batch] = [{len(batch)}]; the metric gave {shape}"
                 )
+            if not values.requires_grad:
+                raise ValueError(
+                    "this metric has no gradient: it counts or compares, and does not change with small changes of the "
+                    "logits; take the gradient of loss, log_prob or logit_margin"
+                )
             self._differentiate(values.sum())
         self.kept = {key: value.detach() for key, value in self.kept.items()}
         self.arrived, self.passed, self.left = {}, {}, {}

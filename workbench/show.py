@@ -14,6 +14,7 @@ from workbench.batch import UNREAD, Batch
 from workbench.running import record
 
 SUFFIXES = (".svg", ".png", ".pdf")
+SEVERAL = "record(model, batch, ['cross.pattern']) and workbench.figures.pattern_grids draw those of several"
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Reading:
 
 
 def read_example(model: Any, batch: Batch) -> Reading:
-    """The model's predictions and patterns on a batch of one example. Raises ValueError for another number of examples.
+    """The model's predictions and patterns on a batch of one example. Raises ValueError for another number of examples,
+    and for a model of several stacks.
 
     >>> import torch
     >>> from workbench import Batch, ModelConfig, Transformer
@@ -66,6 +68,8 @@ def read_example(model: Any, batch: Batch) -> Reading:
     """
     if len(batch) != 1:
         raise ValueError(f"one example is shown at a time, and the batch has {len(batch)}; select one")
+    if "" not in model.parts:
+        raise ValueError(f"patterns of one stack are shown, and this model has {', '.join(model.parts)}; {SEVERAL}")
     recording = record(model, batch, ["pattern"])
     patterns = {
         f"L{layer}H{head}": pattern.cpu()
@@ -89,6 +93,8 @@ def show(task: Any, tokens: str, file: Path, checkpoint: Path | None = None) -> 
     if not hasattr(task, "encode"):
         raise ValueError(f"the task {task.name!r} reads no sequence: give it `encode(text) -> Batch`, as Lookup has")
     batch = task.encode(tokens)
+    if batch.context is not None:
+        raise ValueError(f"patterns of one stack are shown, and the task {task.name!r} has a context; {SEVERAL}")
     reading = read_example(_model(task, checkpoint), batch)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(_drawn(reading, file.suffix))

@@ -26,6 +26,8 @@ def to_png(figure: Figure, dpi: int = 150) -> bytes:
     >>> to_png(Figure())[1:4]
     b'PNG'
     """
+    if isinstance(dpi, bool) or not isinstance(dpi, int | float):
+        raise TypeError(f"dpi={dpi!r} is no number; to_png gives bytes: Path('x.png').write_bytes(to_png(figure))")
     return _saved(figure, format="png", dpi=dpi, metadata={"Software": None})
 
 
@@ -65,6 +67,8 @@ def to_html(figure: Figure, title: str = "figure") -> str:
 
 
 def _saved(figure: Figure, **options: Any) -> bytes:
+    if not isinstance(figure, Figure):
+        raise TypeError(f"a figure is drawn, and this is a {type(figure).__name__}; of a sweep, draw its heat_map()")
     buffer = BytesIO()
     with settings():
         figure.savefig(buffer, bbox_inches="tight", pad_inches=0.08, **options)
