@@ -57,6 +57,9 @@ class Batch:
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("tokens", "labels"):
+            if not isinstance(getattr(self, name), Tensor):
+                raise TypeError(f"{name} are a {type(getattr(self, name)).__name__}; make them a tensor [batch pos]")
         if self.valid is None:
             object.__setattr__(self, "valid", torch.ones_like(self.tokens, dtype=torch.bool))
         for name in ("roles", "relations", "alignments", "inputs"):

@@ -12,6 +12,7 @@ from einops import einsum
 from torch import Tensor
 
 from workbench.anatomy import Sight, check_place
+from workbench.arguments import check_model
 from workbench.batch import Batch
 from workbench.edits import MissingExamples
 from workbench.locations import Edges
@@ -111,6 +112,9 @@ def edge_weights(model: Any, batch: Batch, edges: Mapping[str, Edges]) -> dict[s
     Only visible edges count. With `head=None` the mean is over heads as well. One clean run serves all. Float32 or
     better. Raises KeyError for a layer, head, role or relation that is not there.
     """
+    check_model(model)
+    if not isinstance(edges, Mapping):
+        raise TypeError(f"edges come by name, as {{'answer': Edges(...)}}, also when there is one; got {edges!r}")
     for name, one in edges.items():
         check_place(model, one, f"weight {name!r}: {one}")
     batch = batch.to(next(model.parameters()).device)
@@ -137,8 +141,9 @@ def pattern_table(
     over all destinations of what they give those sources together; n_edges, n_dests, n_examples (those that have such
     an edge). A model with several stacks has a column `part` besides: "encoder", "decoder" or "cross".
     """
-    if not isinstance(models, Mapping):
-        models = {"model": models}
+    models = models if isinstance(models, Mapping) else {"model": models}
+    for model in models.values():
+        check_model(model)
     rows = [row for label, model in models.items() for row in _rows(label, model, batch, pairs)]
     return pd.DataFrame(rows)
 

@@ -59,6 +59,8 @@ def run_study(
     if not hasattr(task, "sample"):
         mend = 'make it Examples("name", batch)' if isinstance(task, Batch) else "a task has name, sample(n, seed), ..."
         raise TypeError(f"the task is a {type(task).__name__}: {mend}")
+    if not isinstance(study, Study):
+        raise TypeError(f"the study is a {type(study).__name__}; make it a Study: Study(conditions={{...}}, n=...)")
     _check(study, task)
     if study.only:
         raise ValueError("conditions for some models only are run by run_declared; leave `only` out")

@@ -23,7 +23,7 @@ from workbench.checkpoints import Trained
 from workbench.devices import choose
 from workbench.fitting import Curve, fit, fit_ensemble
 from workbench.models.built import build
-from workbench.models.config import Config, ModelConfig
+from workbench.models.config import Config, EncoderDecoderConfig, ModelConfig
 from workbench.progress import bar
 from workbench.recipe import Recipe
 from workbench.task import Task, identity
@@ -91,7 +91,7 @@ def train_each(
     folder of runs. Raises ValueError where the task and a model do not fit. A script that defines the task itself
     trains several models under `if __name__ == "__main__":`, since worker processes import it.
     """
-    _check(task, configs, seeds)
+    _check(task, configs, recipe, seeds)
     jobs = {name: [Job(config, int(seed)) for seed in seeds] for name, config in configs.items()}
     where = choose(device)
     trainer: Trainer = "single" if where.type == "cpu" else "ensemble"
@@ -131,10 +131,18 @@ def _size(job: Job) -> int:
     return job.config.n_layers * job.config.d_model
 
 
-def _check(task: Task, configs: Mapping[str, Config], seeds: Sequence[int]) -> None:
+def _check(task: Task, configs: Mapping[str, Config], recipe: Recipe, seeds: Sequence[int]) -> None:
+    if isinstance(task, type) or not hasattr(task, "sample"):
+        raise TypeError(f"the task is {task!r}; make one, as Lookup() is")
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"the recipe is a {type(recipe).__name__}; make it a Recipe, as Recipe(steps=1000)")
+    if isinstance(seeds, int):
+        raise TypeError(f"model seeds come as a list: range({seeds}) for so many, [{seeds}] for this one")
     if not isinstance(configs, Mapping) or not configs:
         raise ValueError(f"configs are one or more ModelConfig by name, as {{'two layers': config}}; got {configs!r}")
     for name, config in configs.items():
+        if not isinstance(config, ModelConfig | EncoderDecoderConfig):
+            raise TypeError(f"the configuration is a {type(config).__name__}; make it a ModelConfig: ModelConfig(**it)")
         if wrong := _unfit(task, config):
             raise ValueError(f"the model{f' {name!r}' if name else ''} has {wrong[0]}; task {task.name!r} {wrong[1]}")
     whole = all(isinstance(seed, Integral) and not isinstance(seed, bool) for seed in seeds)
