@@ -108,7 +108,7 @@ def test_distances_are_those_of_the_vectors():
 
 # Verdicts
 
-SEEDS, N = 4, 500
+SEEDS, N = 4, 1500
 
 
 def frame(kinds, weights=()):
