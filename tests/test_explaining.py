@@ -252,7 +252,7 @@ def counts(model, batch, edits):
             chunk_size=99,
             say=str,
         )
-        first, found, (group,) = planned(scene, [scene.prepare(edits).edits], None)
+        first, found, (group,) = planned(scene, [scene.prepare({"": edits}, str)[""].edits], None)
 
         def recorded(keys):
             return execute(model, scene.batch, [], read=None, keep=keys, chunk_size=99)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from workbench.anatomy import Sight
 from workbench.batch import Batch
-from workbench.edits import Edit
+from workbench.edits import Edit, rows_of_each
 from workbench.hooks import Key
 from workbench.operations import Freeze
 from workbench.resolution import reach
@@ -105,8 +105,12 @@ class _Spreading:
             return mask
         self.found.at[key] = mask
         out = mask.clone()
-        for cell, edit in self.edits[key]:
-            rows = edit.rows_of(out.shape[1])
+        each = rows_of_each([edit for _, edit in self.edits[key]], out.shape[1])
+        cells = [cell for cell, _ in self.edits[key]]
+        if len(set(cells)) == len(cells) and not any(isinstance(edit.alike, Freeze) for _, edit in self.edits[key]):
+            out[cells] |= each
+            return out
+        for (cell, edit), rows in zip(self.edits[key], each, strict=True):
             if not isinstance(edit.alike, Freeze):
                 out[cell] |= rows
             elif edit.selected is not None and edit.selected.ndim == 2 and self._whole(edit):

@@ -69,6 +69,10 @@ class Sight:
             self.known[part, layer] = self.model.sees(self.batch, part, layer)
         return self.known[part, layer]
 
+    def has(self, name: Any) -> bool:
+        """Whether that was found already."""
+        return name in self._kept
+
     def kept(self, name: Any, find: Callable[[], Any]) -> Any:
         """What follows from the masks, found once."""
         if name not in self._kept:

@@ -16,7 +16,7 @@ from workbench.clean import Clean
 from workbench.donors import Positions
 from workbench.edits import Edit, EmptyRow
 from workbench.genuine import has_hooks
-from workbench.groups import Group, grouped, is_spread
+from workbench.groups import Group, grouped
 from workbench.hooks import Key
 from workbench.interventions import Intervention
 from workbench.models.prefix import Prefix
@@ -26,7 +26,7 @@ from workbench.passes import Pass, execute, together
 from workbench.proof import TOLERANCE
 from workbench.running import swallowed
 from workbench.scene import Prepared, Say, Scene, saying
-from workbench.uncomputed import check_emptied, unsure
+from workbench.uncomputed import check_emptied, may_empty, unsure
 
 CHECKED = 4
 """Examples in which a condition of each kind is run through hooks as well."""
@@ -72,9 +72,7 @@ def outcomes(
     """The clean logits, and what each condition gives. checked: some conditions are held against the plain path."""
     block = _Block(scene, positions, chunk_size, say)
     why = "asked for" if engine == "hooks" else why_not(scene.model)
-    for label, interventions in conditions.items():
-        with saying(say(label)):
-            block.prepared[label] = scene.prepare(interventions)
+    block.prepared = scene.prepare(conditions, say)
     found = block.by_rows([] if why else [label for label in conditions if not custom(block.prepared[label])])
     if checked:
         block.check(found)
@@ -110,7 +108,7 @@ def custom(prepared: Prepared) -> bool:
 def planned(scene: Scene, cells: Sequence[Sequence[Edit]], read: Tensor | None) -> tuple[Scene, Affected, list[Group]]:
     """The examples that tell all (one, where all are alike), what the edits of each cell can change, and which cells
     are computed together."""
-    alike = scene.alike and all(is_spread(edit) for edits in cells for edit in edits)
+    alike = scene.alike and all(edit.spread for edits in cells for edit in edits)
     first = scene.first if alike else scene
     found = affected(cells, scene.model, first.batch, first.sight, read)
     return first, found, grouped(cells, found, rows_together(scene.model, scene.batch.tokens.shape[1]))
@@ -212,10 +210,11 @@ class _Block:
         for group in groups:
             out |= self._group(group, labels, found)
         together = {cell for group in groups for cell in group.cells}
+        emptying = may_empty(edits, found, self.scene.model, self.read)
         for cell, label in enumerate(labels):
             if cell not in together:
                 out |= self._unreached(label, found, cell)
-            if label in out:
+            if label in out and cell in emptying:
                 with saying(self.say(label)):
                     try:
                         check_emptied(edits[cell], found, cell, first, self.read)

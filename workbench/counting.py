@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from workbench.affected import Affected, Masks
+from workbench.edits import rows_of_each
 from workbench.floor import LayerWork
 from workbench.groups import Group, Places, Rows, Stacked
 from workbench.models.config import ModelConfig
@@ -135,7 +136,7 @@ def _rows(group: Group, place: tuple[str, int], sites: Sequence[str], like: Mask
     out = torch.zeros_like(like)
     for one in (one for bare in sites for one in _edits(group, place, bare)):
         if isinstance(one.edits[0].alike, Freeze) == frozen:
-            out |= torch.stack([edit.rows_of(like.shape[1]) for edit in one.edits])
+            out |= rows_of_each(one.edits, like.shape[1])
     return out
 
 

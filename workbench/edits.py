@@ -56,6 +56,12 @@ class Edit:
         return self.site, self.layer
 
     @property
+    def spread(self) -> bool:
+        """Whether it is the same in every example, its masks being views of one row."""
+        assert self.selected is not None
+        return all(value.stride(0) == 0 for value in (self.selected, *self.tensors.values()))
+
+    @property
     def rows(self) -> Tensor:
         """The rows or positions acted on, [batch pos]."""
         assert self.selected is not None
@@ -91,6 +97,13 @@ class Edit:
         out = tensor.clone()
         out[(slice(None),) * axis + (one,)] = after
         return out
+
+
+def rows_of_each(edits: Sequence[Edit], n: int) -> Tensor:
+    """The rows or positions that each edit acts on in the first examples [edit n pos]."""
+    if n > 1 or any(edit.selected is None or edit.selected.ndim < 3 or "rows" in edit.tensors for edit in edits):
+        return torch.stack([edit.rows_of(n) for edit in edits])
+    return torch.stack([edit.selected[:n] for edit in edits]).any(-1)  # type: ignore[index]
 
 
 def _at(value: Tensor, read: Tensor | None) -> Tensor:

@@ -14,7 +14,7 @@ from workbench.donors import Positions
 from workbench.groups import Group
 from workbench.hooks import alone
 from workbench.interventions import Intervention
-from workbench.scene import OnMissing, Scene, check_used, saying, scene_of
+from workbench.scene import OnMissing, Scene, check_used, scene_of
 
 __all__ = ["Explanation", "explain"]
 
@@ -102,9 +102,9 @@ def _explained(scene: Scene, lists: Mapping[str, Sequence[Intervention]], positi
         alike.setdefault(tuple(interventions), []).append(label)
     cells, n, why = [], len(scene.batch), why_not(scene.model)
     hooks: dict[str, str] = {}
-    for interventions, labels in alike.items():
-        with saying(_said(labels[0])):
-            prepared = scene.prepare(interventions)
+    found = scene.prepare({labels[0]: interventions for interventions, labels in alike.items()}, _said)
+    for labels in alike.values():
+        prepared = found[labels[0]]
         if why or custom(prepared):
             hooks |= dict.fromkeys(labels, why or "a custom function changes a whole tensor")
         else:
@@ -112,7 +112,7 @@ def _explained(scene: Scene, lists: Mapping[str, Sequence[Intervention]], positi
     if not cells:
         return Explanation(n, (), (), hooks, 0, 0, 0, 0)
     read = scene.read() if positions == "read" else None
-    first, found, groups = planned(scene, [edits for _, edits in cells], read)
+    first, reach, groups = planned(scene, [edits for _, edits in cells], read)
     count = Count(scene, n // len(first.batch))
     reached = {cell for group in groups for cell in group.cells}
     clean = count.whole(read)
@@ -123,7 +123,7 @@ def _explained(scene: Scene, lists: Mapping[str, Sequence[Intervention]], positi
         hooks,
         clean,
         sum(count.computed(group) for group in groups),
-        sum(count.floor(group, found) for group in groups),
+        sum(count.floor(group, reach) for group in groups),
         clean * (len(lists) - len(hooks)),
     )
 

@@ -148,7 +148,7 @@ class Stacked:
     @cached_property
     def alike(self) -> bool:
         """Whether it is the same in every example."""
-        return all(is_spread(edit) for edit in self.edits)
+        return all(edit.spread for edit in self.edits)
 
     def _narrowed(self, rows: Rows, examples: slice) -> Edit:
         """One edit of all cells, at the rows computed; the same for every chunk where all examples are alike."""
@@ -170,12 +170,6 @@ class Stacked:
         if alike:
             self._known[id(rows)] = one
         return one
-
-
-def is_spread(edit: Edit) -> bool:
-    """Whether an edit is the same in every example."""
-    assert edit.selected is not None
-    return all(value.stride(0) == 0 for value in (edit.selected, *edit.tensors.values()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from workbench.interventions import Intervention
 from workbench.locations import Edges, Heads
 from workbench.operations import Add, Custom, Freeze, Mean, Patch, Path, Resample, Scale
 from workbench.paths import check_paths, path_edit
-from workbench.resolution import edge_edit, positions, selection, site_of
+from workbench.resolution import edge_edit, is_empty, positions, selection, site_of
 from workbench.sites import split
 
 
@@ -50,8 +50,8 @@ def resolve(
     check_paths(interventions)
     donors.record_clean([site_of(one) for one in interventions if isinstance(one.what, Freeze)])
     edits = [_edit(one, model, batch, sight, donors) for one in interventions]
-    for edit in edits:
-        if edit.selected is not None and not edit.selected.any():
+    for one, edit in zip(interventions, edits, strict=True):
+        if edit.selected is not None and is_empty(one, edit.selected, batch, sight):
             raise InertIntervention(f"{edit.label}: nothing is selected in any of the {len(batch)} examples")
     if reason := undone(edits, lambda name: model.parts[split(name)[0]].heads_at(name)):
         raise ValueError(reason)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor
 from workbench import rows
 from workbench.anatomy import Sight, counted
 from workbench.batch import UNREAD, Batch
-from workbench.edits import Edit, EmptyRow
+from workbench.edits import Edit, EmptyRow, rows_of_each
 from workbench.interventions import Intervention
 from workbench.locations import Edges, Heads, Stream
 from workbench.operations import Custom, KeepOnly, Path, Scale, Uniform, Zero
@@ -38,12 +40,36 @@ def positions(where: Heads | Stream, batch: Batch) -> Tensor:
     return counted(batch, in_part(where.in_model, where.part)).role(where.pos)
 
 
-def asked(where: Edges, batch: Batch, sight: Sight) -> Tensor:
-    """The edges that a location names, hidden ones too [batch dest source]."""
-    if len(batch) > 1:
-        return batch.edges(where.dest, where.source, where.in_model)
-    name = ("edges", where.in_model, where.dest, where.source)
-    found: Tensor = sight.kept(name, lambda: batch.edges(where.dest, where.source, where.in_model))
+@dataclass(frozen=True, eq=False)
+class NamedEdges:
+    """The edges that a location names in a single example. seen [1 dest source]: those that the mask does not hide, and
+    how many these are; n_asked: how many are named."""
+
+    seen: Tensor
+    n_seen: int
+    n_asked: int
+
+
+def name_edges(wheres: Iterable[Edges], batch: Batch, sight: Sight) -> None:
+    """Finds the edges of many locations in a batch of one example, all at once, and keeps them for `edges_named`."""
+    new: dict[tuple[str, int], dict[Any, Edges]] = {}
+    for where in wheres:
+        if not sight.has(name := (where.in_model, where.layer, where.dest, where.source)):
+            new.setdefault(name[:2], {})[name] = where
+    for (part, layer), several in new.items():
+        asked = torch.stack([batch.edges(where.dest, where.source, part) for where in several.values()])
+        seen = asked & sight(part, layer)
+        counts = zip(*(masks.flatten(1).sum(1).tolist() for masks in (seen, asked)), strict=True)
+        for name, mask, (n_seen, n_asked) in zip(several, seen, counts, strict=True):
+            sight.kept(name, partial(NamedEdges, mask, n_seen, n_asked))
+
+
+def edges_named(where: Edges, batch: Batch, sight: Sight) -> NamedEdges:
+    """The edges of a location in a batch of one example."""
+    name = (where.in_model, where.layer, where.dest, where.source)
+    if not sight.has(name):
+        name_edges([where], batch, sight)
+    found: NamedEdges = sight.kept(name, dict)
     return found
 
 
@@ -57,10 +83,15 @@ def selection(intervention: Intervention, batch: Batch, sight: Sight) -> Tensor 
     if not isinstance(where, Edges):
         return positions(where, batch)
     if len(batch) > 1:
-        return asked(where, batch, sight) & sight(where.in_model, where.layer)
-    name = ("seen edges", where.in_model, where.layer, where.dest, where.source)
-    found: Tensor = sight.kept(name, lambda: asked(where, batch, sight) & sight(where.in_model, where.layer))
-    return found
+        return batch.edges(where.dest, where.source, where.in_model) & sight(where.in_model, where.layer)
+    return edges_named(where, batch, sight).seen
+
+
+def is_empty(one: Intervention, selected: Tensor, batch: Batch, sight: Sight) -> bool:
+    """Whether nothing is selected in any example."""
+    if len(batch) == 1 and isinstance(one.where, Edges):
+        return edges_named(one.where, batch, sight).n_seen == 0
+    return not bool(selected.any())
 
 
 def missing(interventions: Sequence[Intervention], batch: Batch, sight: Sight) -> dict[int, str]:
@@ -71,7 +102,7 @@ def missing(interventions: Sequence[Intervention], batch: Batch, sight: Sight) -
         if isinstance(one.what, Path):
             places.append(positions(one.where, batch))  # type: ignore[arg-type]
         for selected in places:
-            if selected is None or (len(batch) == 1 and bool(selected.any())):
+            if selected is None or (len(batch) == 1 and not is_empty(one, selected, batch, sight)):
                 continue
             for example in (~selected.flatten(1).any(1)).nonzero().flatten().tolist():
                 out.setdefault(example, f"{one}: {_reason(one, batch, example)}")
@@ -82,13 +113,15 @@ def hidden_edges(interventions: Sequence[Intervention], batch: Batch, sight: Sig
     """For each intervention how many of the edges that it asks for the mask hides anyway, and of how many."""
     found = []
     for one in interventions:
-        n_hidden = n_asked = 0
+        n_seen = n_asked = 0
         if isinstance(one.where, Edges) and one.where.source is not None:
-            seen = selection(one, batch, sight)
-            assert seen is not None
-            n_asked = int(asked(one.where, batch, sight).sum())
-            n_hidden = n_asked - int(seen.sum())
-        found.append((n_hidden, n_asked))
+            if len(batch) == 1:
+                named = edges_named(one.where, batch, sight)
+                n_seen, n_asked = named.n_seen, named.n_asked
+            else:
+                asked = batch.edges(one.where.dest, one.where.source, one.where.in_model)
+                n_seen, n_asked = int((asked & sight(one.where.in_model, one.where.layer)).sum()), int(asked.sum())
+        found.append((n_asked - n_seen, n_asked))
     return found
 
 
@@ -120,18 +153,36 @@ def reach(here: Tensor, sight: Sight, part: str, n_layers: int) -> list[Tensor]:
     return out[::-1]
 
 
-def reaches(edit: Edit, batch: Batch, sight: Sight, model: Any) -> Tensor:
-    """In which examples [batch] some selected edge or position can reach what is read, by the masks alone."""
+def unreached(edits: Sequence[Edit], batch: Batch, sight: Sight, model: Any) -> list[int]:
+    """For each edit in how many examples nothing that it selects can reach what is read, by the masks alone."""
+    together: dict[Any, list[int]] = {}
+    for place, edit in enumerate(edits):
+        # Of one example the edits of a site are looked at in one call; of more, one after the other.
+        together.setdefault(edit.key if len(batch) == 1 and edit.selected is not None else place, []).append(place)
+    out = [0] * len(edits)
+    for places in together.values():
+        several = [edits[place] for place in places]
+        dest = _reaching(several[0], batch, sight, model)
+        if dest is not None:
+            lost = (~(rows_of_each(several, len(batch)) & dest).any(-1)).sum(1).tolist()
+            for place, few in zip(places, lost, strict=True):
+                out[place] = few
+    return out
+
+
+def _reaching(edit: Edit, batch: Batch, sight: Sight, model: Any) -> Tensor | None:
+    """The positions of an edit's site from which something that is read can be reached [batch pos]; None where that is
+    not told from masks."""
     part, bare = split(edit.site)
     if edit.selected is None or edit.layer is None or part == "encoder" or not model.by_position:
-        return torch.ones(len(batch), dtype=torch.bool, device=batch.device)
+        return None
     reading = "decoder" if part == "cross" else part
     n_layers = model.parts[reading].n_layers
-    dest = sight.kept("reach", lambda: reach(batch.labels != UNREAD, sight, reading, n_layers))[edit.layer]
+    dest: Tensor = sight.kept("reach", lambda: reach(batch.labels != UNREAD, sight, reading, n_layers))[edit.layer]
     if SITES[bare].positions == "source":
         read = (sight(part, edit.layer) & dest[:, :, None]).any(1)
         dest = read if part == "cross" else dest | read
-    return (edit.rows & dest).any(1)
+    return dest
 
 
 def edge_edit(one: Intervention, batch: Batch, sight: Sight, n_heads: int) -> Edit:

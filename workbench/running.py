@@ -184,7 +184,7 @@ def _prepare(
         chunk_size=chunk_size,
         say=lambda _: "",
     )
-    prepared = scene.prepare(interventions)
+    (prepared,) = scene.prepare({"": interventions}, lambda _: "").values()
     check_used(donors, [interventions])
     return scene, prepared
 

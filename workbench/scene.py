@@ -20,7 +20,7 @@ from workbench.interventions import Intervention, donor_names
 from workbench.locations import Edges
 from workbench.operations import Cut, KeepOnly, Scale, Uniform, Zero
 from workbench.preparation import check_places, resolve
-from workbench.resolution import hidden_edges, missing, reaches
+from workbench.resolution import hidden_edges, missing, name_edges, unreached
 from workbench.sites import in_part
 
 OnMissing = Literal["raise", "skip"]
@@ -90,31 +90,56 @@ class Scene:
     _alone: Scene | None = None
     _same: dict[Any, bool] = field(default_factory=dict)
 
-    def prepare(self, interventions: Sequence[Intervention]) -> Prepared:
-        """The edits of a list. Raises as `run` does."""
-        if self._same_for_all(interventions):
-            return self._prepare_once(interventions)
-        return self._prepared(interventions, 1)
+    def prepare(self, lists: Mapping[str, Sequence[Intervention]], say: Say) -> dict[str, Prepared]:
+        """The edits of each list, by label. Raises as `run` does.
 
-    def missing(self, interventions: Sequence[Intervention]) -> dict[int, str]:
-        """Examples in which some intervention has nothing to act on: example → reason."""
-        if not self._same_for_all(interventions):
-            return missing(interventions, self.batch, self.sight)
-        one = self.first.batch
-        found = missing(interventions, one, self.first.sight)
-        return dict.fromkeys(range(len(self.batch)), found[0]) if found else {}
+        What means the same in all examples is worked out on one; masks are then views of it, one row for all.
+        """
+        once = self._once(lists)
+        found = self._prepared({label: several for label, several in lists.items() if label not in once}, 1, say)
+        found |= self.first._prepared(once, len(self.batch), say) if once else {}
+        return {label: found[label] for label in lists}
 
-    def _prepared(self, interventions: Sequence[Intervention], times: int) -> Prepared:
-        batch, sight = self.batch, self.sight
-        edits = resolve(self.model, batch, interventions, sight, self.donors)
-        lost = [times * int((~reaches(edit, batch, sight, self.model)).sum()) for edit in edits]
-        hidden = [(times * few, times * asked) for few, asked in hidden_edges(interventions, batch, sight)]
-        return Prepared(times * len(batch), edits, lost, hidden)
+    def missing(self, lists: Mapping[str, Sequence[Intervention]], say: Say) -> dict[str, dict[int, str]]:
+        """For each list the examples in which some intervention has nothing to act on: example → reason."""
+        once, every = self._once(lists), range(len(self.batch))
+        found = {
+            label: dict.fromkeys(every, lost[0]) if lost else {}
+            for label, lost in (self.first._missing(once, say) if once else {}).items()
+        }
+        found |= self._missing({label: several for label, several in lists.items() if label not in once}, say)
+        return {label: found[label] for label in lists}
 
-    def _prepare_once(self, interventions: Sequence[Intervention]) -> Prepared:
-        """The same, worked out on one example where all are alike; masks are views of it, one row for all examples."""
-        one = self.first._prepared(interventions, len(self.batch))
-        return replace(one, edits=[_for_all(edit, len(self.batch)) for edit in one.edits])
+    def _missing(self, lists: Mapping[str, Sequence[Intervention]], say: Say) -> dict[str, dict[int, str]]:
+        out = {}
+        for label, several in lists.items():
+            with saying(say(label)):
+                out[label] = missing(several, self.batch, self.sight)
+        return out
+
+    def _prepared(self, lists: Mapping[str, Sequence[Intervention]], times: int, say: Say) -> dict[str, Prepared]:
+        batch, sight, out = self.batch, self.sight, {}
+        for label, several in lists.items():
+            with saying(say(label)):
+                out[label] = resolve(self.model, batch, several, sight, self.donors)
+        lost = iter(unreached([edit for edits in out.values() for edit in edits], batch, sight, self.model))
+        return {
+            label: Prepared(
+                times * len(batch),
+                edits if times == 1 else [_for_all(edit, times) for edit in edits],
+                [times * next(lost) for _ in edits],
+                [(times * few, times * asked) for few, asked in hidden_edges(lists[label], batch, sight)],
+            )
+            for label, edits in out.items()
+        }
+
+    def _once(self, lists: Mapping[str, Sequence[Intervention]]) -> dict[str, Sequence[Intervention]]:
+        """The lists that mean the same in all examples; the edges that they name in the first are found all at once."""
+        once = {label: several for label, several in lists.items() if self._same_for_all(several)}
+        named = [one.where for several in once.values() for one in several if isinstance(one.where, Edges)]
+        if named:
+            name_edges(named, self.first.batch, self.first.sight)
+        return once
 
     @cached_property
     def alike(self) -> bool:
@@ -223,8 +248,10 @@ def scene_of(
     for label, interventions in lists.items():
         with saying(say(label)):
             check_places(model, interventions)
-            missed = {one: why for one, why in whole.missing(interventions).items() if one not in (left_out or {})}
-            if missed and on_missing == "raise":
+    for label, lost in whole.missing(lists, say).items():
+        missed = {one: why for one, why in lost.items() if one not in (left_out or {})}
+        if missed and on_missing == "raise":
+            with saying(say(label)):
                 raise MissingExamples(say_missing(missed, len(batch)))
         skipped |= {one: why for one, why in missed.items() if one not in skipped}
     if not skipped:
