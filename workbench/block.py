@@ -39,6 +39,9 @@ class Disagreement(RuntimeError):
     """The fast path and the plain one gave different logits: a fault of this workbench."""
 
 
+_NOTHING = torch.empty(0)
+
+
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """One condition on a block. idle: for each edit, whether it changed nothing, None where that was not seen, since it
@@ -53,11 +56,8 @@ class Outcome:
 
     def without_logits(self) -> Outcome:
         """What must be remembered of it once its logits were used."""
-        edits = [
-            replace(edit, selected=None, tensors={}, made=None, erases=None, change=torch.clone)
-            for edit in self.prepared.edits
-        ]
-        return replace(self, logits=self.logits.new_empty(0), prepared=replace(self.prepared, edits=edits))
+        prepared = replace(self.prepared, edits=[edit.said for edit in self.prepared.edits])
+        return Outcome(_NOTHING, prepared, self.idle, self.swallowed, self.engine)
 
 
 def outcomes(

@@ -56,6 +56,11 @@ class Edit:
         return self.site, self.layer
 
     @property
+    def said(self) -> Edit:
+        """What is said of it, without its tensors."""
+        return Edit(self.label, self.site, self.layer, self.head, None, torch.clone, alike=self.alike)
+
+    @property
     def spread(self) -> bool:
         """Whether it is the same in every example, its masks being views of one row."""
         assert self.selected is not None

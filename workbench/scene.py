@@ -65,6 +65,8 @@ class Prepared:
 
     def after(self, others: Sequence[Prepared]) -> Prepared:
         """The same list on its own examples and on those of others."""
+        if not others:
+            return self
         every = [*others, self]
         each = zip(*(one.hidden for one in every), strict=True)
         hidden = [(sum(few for few, _ in counts), sum(asked for _, asked in counts)) for counts in each]
