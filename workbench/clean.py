@@ -53,6 +53,14 @@ class Clean:
             self.values[key] = self.record(key)
         return self.values[key][self.examples]
 
+    def made(self, key: Key, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """What is made of a site's tensor, once for all examples."""
+        if ("made", key) not in self.shared:
+            self.value(key)
+            self.shared["made", key] = make(self.values[key])
+        found: Tensor = self.shared["made", key][self.examples]
+        return found
+
     @cached_property
     def finite(self) -> bool:
         """Whether no logit is NaN or infinite."""
@@ -88,12 +96,22 @@ class Clean:
 
     def viewed(self, key: Key, rows: Rows) -> Tensor:
         """As `at`, but where all rows are the same one it is a view of it, which must not be written to."""
-        index = self.once(("index", key), rows, lambda: self._index(key, rows))
-        if not self.once(("single", key), rows, lambda: len(index) == 1 and bool((index == index[0, 0]).all())):
+        if not self.single(key, rows):
             return self.at(key, rows)
+        index = self.once(("index", key), rows, lambda: self._index(key, rows))
         axis, one = 2 if split(key[0])[1] in ROWS else 1, int(self.once(("one", key), rows, lambda: index[0, 0]))
         value = self.value(key).narrow(axis, one, 1)
         return value.expand(*value.shape[:axis], index.shape[1], *value.shape[axis + 1 :])
+
+    def single(self, key: Key, rows: Rows) -> bool:
+        """Whether all rows are the same one, in all examples."""
+
+        def find() -> bool:
+            index = self.once(("index", key), rows, lambda: self._index(key, rows))
+            return len(index) == 1 and bool((index == index[0, 0]).all())
+
+        found: bool = self.once(("single", key), rows, find)
+        return found
 
     def once(self, name: Any, rows: Rows, find: Callable[[], Any]) -> Any:
         """What follows from rows and masks: found once where all examples are alike, else once for these examples."""

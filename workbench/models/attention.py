@@ -151,8 +151,13 @@ class Attention(nn.Module):
             out = einsum(z, self.W_O, "b dest head d_head, head d_head d_model -> b dest d_model")
             return out + (self.b_O if empty is None else self.b_O.masked_fill(empty[..., None], 0.0))
         flat = rearrange(self.W_O, "head d_head d_model -> (head d_head) d_model")
-        out = _product(rearrange(z, "b dest head d_head -> b dest (head d_head)"), flat)
-        return _plus(out, self.b_O if empty is None else self.b_O.masked_fill(empty[..., None], 0.0))
+        return self.biased(_product(rearrange(z, "b dest head d_head -> b dest (head d_head)"), flat), empty)
+
+    def biased(
+        self, written: Float[Tensor, "batch dest d_model"], empty: Bool[Tensor, "batch dest"] | None
+    ) -> Float[Tensor, "batch dest d_model"]:
+        """What the heads write, which may be overwritten, and the output bias, where not empty."""
+        return _plus(written, self.b_O if empty is None else self.b_O.masked_fill(empty[..., None], 0.0))
 
     def results(self, z: Float[Tensor, "batch dest head d_head"]) -> Float[Tensor, "batch dest head d_model"]:
         """What each head writes into the residual stream."""

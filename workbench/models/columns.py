@@ -9,13 +9,15 @@ from workbench import rows as on_rows
 from workbench.clean import Clean
 from workbench.groups import Rows
 from workbench.models.attention import Attention, shared
+from workbench.models.lean import products_of_vectors
 
 
 def changed_scores(
     scores: Tensor,
     attn: Attention,
     q: Tensor,
-    k: Tensor,
+    k: Tensor | None,
+    x: Tensor | None,
     rows: Rows,
     source: Rows,
     clean: Clean,
@@ -23,14 +25,21 @@ def changed_scores(
 ) -> Tensor:
     """Scores [example head cell·row source] with the columns of some sources put in place.
 
-    q [example cell·row head d_head], k [example cell·source head d_head].
+    q [example cell·row head d_head]; k [example cell·source head d_head], or x [example cell·source d_model], the
+    vectors from which keys are made, where all rows are one.
     """
     cells = rows.index.shape[1]
-    q, k = on_rows.exact(q), rearrange(on_rows.exact(k), "b (cell s) head d_head -> b cell s head d_head", cell=cells)
-    if q.stride(1) == 0:
-        products = einsum(q[:, 0], k, "b head d_head, b cell s head d_head -> b head cell s")[:, :, :, None]
+    q = on_rows.exact(q)
+    if k is None:
+        assert x is not None
+        by_cell = rearrange(x, "b (cell s) d_model -> b cell s d_model", cell=cells)
+        products = products_of_vectors(attn, q[:, 0], by_cell)[:, :, :, None]
     else:
-        products = _products(rearrange(q, "b (cell row) head d_head -> b cell row head d_head", cell=cells), k)
+        k = rearrange(on_rows.exact(k), "b (cell s) head d_head -> b cell s head d_head", cell=cells)
+        if q.stride(1) == 0:
+            products = einsum(q[:, 0], k, "b head d_head, b cell s head d_head -> b head cell s")[:, :, :, None]
+        else:
+            products = _products(rearrange(q, "b (cell row) head d_head -> b cell row head d_head", cell=cells), k)
     new = attn.scaled(products, clean.bias_between(place[0], attn, rows, source))
     new = new.masked_fill(clean.hidden_between(*place, rows, source)[:, None], on_rows.HIDDEN)
     out = rearrange(scores, "b head (cell row) source -> b head cell row source", cell=cells)

@@ -38,10 +38,13 @@ class RowLayer:
             return None
         entered = self._entering(x)
         stream = self._placed(self.rows.leaving_from, entered, "resid_pre", rows)
-        z, scores, empties = self._mixed(self.part, rows, stream, self.rows.source, self.rows.source_from, entered)
+        source, places, written = self.rows.source, self.rows.source_from, self._writes(rows, entered)
+        z, scores, empties = self._mixed(self.part, rows, stream, source, places, entered, written)
         if z is not None and not empties and self._onward:
-            return self.whole.onward(self.block)(self._at("resid_pre", rows) if stream is None else stream, z)
-        out = self._edited("attn_out", self._written(self.part, self.block.attn, rows, z, scores, empties), rows)
+            before = self._at("resid_pre", rows) if stream is None else stream
+            return self.whole.onward(self.block)(before, z, written)
+        attn = self.block.attn
+        out = self._edited("attn_out", self._written(self.part, attn, rows, z, scores, empties, written), rows)
         mid = self._edited("resid_mid", self._sum("resid_pre", stream, "attn_out", out, rows), rows)
         if mid is not None and self.block.norm == "post":
             mid = self.block.ln1(mid)
@@ -79,6 +82,19 @@ class RowLayer:
         edits, part = self.whole.group.edits, self.part
         return not crossing and not any((in_part(part, bare), self.layer) in edits for bare in WRITTEN)
 
+    def _writes(self, rows: Rows, read: Tensor | None) -> bool:
+        """Whether values are mixed as what the head writes for them: where there is one head, nobody is heard between,
+        and it saves operations."""
+        attn, source, places = self.block.attn, self.rows.source, self.rows.source_from
+        edited = any((in_part(self.part, bare), self.layer) in self.whole.group.edits for bare in ("k", "v", "z"))
+        if len(attn.W_O) > 1 or edited or not self._onward:
+            return False
+        if source is not None and (read is None or places is None or not places.whole):
+            return False
+        d_head, d_model = attn.W_O.shape[1:]
+        n, many = self.clean.scene.batch.sides(self.part)[1].tokens.shape[1], rows.index.shape[1] * rows.index.shape[2]
+        return many >= n and n * (d_model - d_head) <= d_head * d_model // 2
+
     def _mixed(
         self,
         part: str,
@@ -87,9 +103,11 @@ class RowLayer:
         source: Rows | None,
         places: Places | None,
         read: Tensor | None,
+        written: bool = False,
     ) -> tuple[Tensor | None, Tensor | None, bool]:
         """What attention mixes at rows (z), their scores, and whether a row may be empty. stream: what reads there;
-        source: the sources that are other ones; read: the vectors among which they stand at `places`."""
+        source: the sources that are other ones; read: the vectors among which they stand at `places`; written: what is
+        mixed is not the values, but what the head writes for them."""
         inside = any((in_part(part, bare), self.layer) in self.whole.group.edits for bare in INSIDE)
         if not inside and self.whole.held(part, "attn_out", self.layer, rows):
             return None, None, True
@@ -101,15 +119,17 @@ class RowLayer:
             else attn.queries(block.ln1(stream) if pre else stream, self.clean.places(part, rows))
         )
         q = self._edited("q", q, rows, part)
-        k = v = None
+        k = v = x = None
         if source is not None:
             new = read if read is None or not pre or part == "cross" else block.ln1(read)
-            k, v = self._sources(part, attn, source, places, new)
-        scores, weights, empties = self._weighed(part, rows, self._scores(part, attn, rows, q, source, k))
+            x = places.pick(new, None) if new is not None and places is not None else None
+            k, v = self._sources(part, attn, source, places, x, written, q is None and self._asks(part, attn, rows))
+        scores, weights, empties = self._weighed(part, rows, self._scores(part, attn, rows, q, source, k, x))
         z = None
         if weights is not None or v is not None:
             weights = self._at("pattern", rows, part) if weights is None else weights
-            values = self.clean.value((in_part(part, "v"), self.layer))
+            key = (in_part(part, "v"), self.layer)
+            values = self.clean.made(key, self.whole.onward(block).writing) if written else self.clean.value(key)
             if source is None or v is None:
                 z = attn.mixed(weights, values)
             else:
@@ -126,29 +146,49 @@ class RowLayer:
         return scores, self._edited("pattern", weights, rows, part), empties
 
     def _sources(
-        self, part: str, attn: Attention, source: Rows, places: Places | None, read: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Keys and values of the sources that are other ones."""
-        new_k = new_v = None
-        if read is not None and places is not None:
-            picked = places.pick(read, None)
-            new_k = attn.turn(attn.keys(picked), self.clean.places(part, source))
-            new_v = attn.values(picked)
-            if not places.whole:
-                there = rearrange(places.index >= 0, "b cell row -> b (cell row) 1 1")
-                new_k = torch.where(there, new_k, self._at("k", source, part))
-                new_v = torch.where(there, new_v, self._at("v", source, part))
-        k, v = self._edited("k", new_k, source, part), self._edited("v", new_v, source, part)
-        return (
-            self._at("k", source, part) if k is None else k,
-            self._at("v", source, part) if v is None else v,
-        )
+        self,
+        part: str,
+        attn: Attention,
+        source: Rows,
+        places: Places | None,
+        x: Tensor | None,
+        written: bool,
+        asked: bool,
+    ) -> tuple[Tensor | None, Tensor]:
+        """Keys and values of the sources that are other ones, by their vectors. written: what the head writes for
+        values, in their place; asked: no keys, where vectors serve as well."""
+        k = v = None
+        if x is not None and places is not None:
+            asked = asked and places.whole
+            if not asked:
+                turned = attn.turn(attn.keys(x), self.clean.places(part, source))
+                k = self._where(places, turned, "k", source, part)
+            v = self.whole.onward(self.block).written(x) if written else attn.values(x)
+            v = self._where(places, v, "v", source, part)
+        k, v = self._edited("k", k, source, part), self._edited("v", v, source, part)
+        k = self._at("k", source, part) if k is None and not (asked and x is not None) else k
+        return k, self._at("v", source, part) if v is None else v
+
+    def _where(self, places: Places, new: Tensor, bare: str, source: Rows, part: str) -> Tensor:
+        """New keys or values of the sources that have a place, the clean run's of the others."""
+        if places.whole:
+            return new
+        there = rearrange(places.index >= 0, "b cell row -> b (cell row) 1 1")
+        return torch.where(there, new, self._at(bare, source, part))
 
     def _scores(
-        self, part: str, attn: Attention, rows: Rows, q: Tensor | None, source: Rows | None, k: Tensor | None
+        self,
+        part: str,
+        attn: Attention,
+        rows: Rows,
+        q: Tensor | None,
+        source: Rows | None,
+        k: Tensor | None,
+        x: Tensor | None,
     ) -> Tensor | None:
-        """The rows' scores; None where neither their queries nor any key is another."""
-        if q is None and k is None:
+        """The rows' scores; None where neither their queries nor any key is another. k, x: keys of the sources that are
+        other ones, or where these were not made, their vectors."""
+        if q is None and source is None:
             return None
         if q is None:
             scores = self._at("scores", rows, part)
@@ -157,12 +197,26 @@ class RowLayer:
             keys = self.clean.value((in_part(part, "k"), self.layer))
             scores = attn.scores(q, keys, self.clean.bias(part, attn, rows))
             scores = scores.masked_fill(~self.clean.seen(part, self.layer, rows)[:, None], on_rows.HIDDEN)
-        if source is None or k is None:
+        if source is None:
             return scores
-        return changed_scores(scores, attn, q, shared(k, q.shape[2]), rows, source, self.clean, (part, self.layer))
+        k, place = None if k is None else shared(k, q.shape[2]), (part, self.layer)
+        return changed_scores(scores, attn, q, k, x, rows, source, self.clean, place)
+
+    def _asks(self, part: str, attn: Attention, rows: Rows) -> bool:
+        """Whether one clean query asks the vectors of all cells, so that it can be taken through W_K, not they."""
+        site = (in_part(part, "k"), self.layer)
+        alone = not attn.turning and site not in self.whole.group.edits
+        return alone and self.clean.single((in_part(part, "q"), self.layer), rows)
 
     def _written(
-        self, part: str, attn: Attention, rows: Rows, z: Tensor | None, scores: Tensor | None, empties: bool
+        self,
+        part: str,
+        attn: Attention,
+        rows: Rows,
+        z: Tensor | None,
+        scores: Tensor | None,
+        empties: bool,
+        written: bool = False,
     ) -> Tensor | None:
         """What z adds to the stream, with the edits made of what each head writes."""
         edited = (in_part(part, "result"), self.layer) in self.whole.group.edits
@@ -173,7 +227,7 @@ class RowLayer:
         if empties:
             scores = self._at("scores", rows, part) if scores is None else scores
             empty = (scores == on_rows.HIDDEN).all(-1).all(1)
-        out = attn.output(z, empty)
+        out = attn.biased(rearrange(z, "b row 1 d_model -> b row d_model"), empty) if written else attn.output(z, empty)
         if not edited:
             return out
         result = attn.results(z)
