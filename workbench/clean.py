@@ -80,7 +80,11 @@ class Clean:
         weighed = split(key[0])[1] in ROWS
         axis = 2 if weighed else 1
         if len(index) == 1 and weighed and side_by_side(value):
-            return self._source_first(key).index_select(3, index[0]).movedim(0, -1)
+            by_source = self._source_first(key)
+            if self.single(key, rows):
+                one = by_source.narrow(3, self._one(key, rows), 1)
+                return one.expand(-1, -1, -1, index.shape[1]).contiguous().movedim(0, -1)
+            return by_source.index_select(3, index[0]).movedim(0, -1)
         if len(index) == 1:
             return value.index_select(axis, index[0])
         taken = value.movedim(axis, 1)[torch.arange(len(value), device=index.device)[:, None], index]
@@ -98,10 +102,14 @@ class Clean:
         """As `at`, but where all rows are the same one it is a view of it, which must not be written to."""
         if not self.single(key, rows):
             return self.at(key, rows)
-        index = self.once(("index", key), rows, lambda: self._index(key, rows))
-        axis, one = 2 if split(key[0])[1] in ROWS else 1, int(self.once(("one", key), rows, lambda: index[0, 0]))
-        value = self.value(key).narrow(axis, one, 1)
-        return value.expand(*value.shape[:axis], index.shape[1], *value.shape[axis + 1 :])
+        n_rows, axis = rows.flat.shape[1], 2 if split(key[0])[1] in ROWS else 1
+        value = self.value(key).narrow(axis, self._one(key, rows), 1)
+        return value.expand(*value.shape[:axis], n_rows, *value.shape[axis + 1 :])
+
+    def _one(self, key: Key, rows: Rows) -> int:
+        """Where the row stands that all rows are."""
+        found: int = self.once(("one", key), rows, lambda: int(self._index(key, rows)[0, 0]))
+        return found
 
     def single(self, key: Key, rows: Rows) -> bool:
         """Whether all rows are the same one, in all examples."""

@@ -157,12 +157,15 @@ class Stacked:
             return self._known[id(rows)]
         here = slice(0, 1) if alike else examples
         parts = [edit.narrowed(here, rows.index[:, cell]) for cell, edit in enumerate(self.edits)]
+        selected = torch.cat([selected for selected, _ in parts], 1)
+        if selected.ndim == 3:
+            selected = selected.movedim(-1, 0).contiguous().movedim(0, -1)  # as rows computed side by side lie
         tensors = {name: torch.cat([more[name] for _, more in parts], 1) for name in parts[0][1]}
         heads = {edit.head for edit in self.edits}
         one = replace(
             self.edits[0],
             head=next(iter(heads)) if len(heads) == 1 else None,
-            selected=torch.cat([selected for selected, _ in parts], 1),
+            selected=selected,
             tensors=tensors,
             made=None,
             erases=None,

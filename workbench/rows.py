@@ -71,12 +71,12 @@ def softmax_side_by_side(scores: Scores) -> tuple[Weights, bool]:
 
 def cut(scores: Scores, selected: Sources) -> Scores:
     """The selected sources' scores become −∞, so that the rest renormalises: w'ₖ = wₖ / (1 − w_cut)."""
-    return scores.masked_fill(selected, HIDDEN)
+    return torch.where(selected, HIDDEN, scores)
 
 
 def keep_only(scores: Scores, selected: Sources, rows: Rows) -> Scores:
     """In `rows` [...], every source but the selected ones is cut."""
-    return scores.masked_fill(rows[..., None] & ~selected, HIDDEN)
+    return torch.where(rows[..., None] & ~selected, HIDDEN, scores)
 
 
 def uniform(scores: Scores, selected: Sources, rows: Rows) -> Scores:

@@ -44,7 +44,8 @@ def changed_scores(
     new = new.masked_fill(clean.hidden_between(*place, rows, source)[:, None], on_rows.HIDDEN)
     out = rearrange(scores, "b head (cell row) source -> b head cell row source", cell=cells)
     index = source.index[:, None, :, None, :].expand(*new.shape)
-    return rearrange(out.scatter(-1, index, new), "b head cell row source -> b head (cell row) source")
+    # A clone keeps how rows lie in memory, and `scatter` does not.
+    return rearrange(out.clone().scatter_(-1, index, new), "b head cell row source -> b head (cell row) source")
 
 
 def _products(q: Tensor, k: Tensor) -> Tensor:
