@@ -27,7 +27,8 @@ class Explanation:
 
     Floating-point operations of matrix products, a multiply-add counted as 2, in all `n` examples: `clean` of the run
     without edits, `computed` beside it by rows, `floor` of that which must be, `passes` of a pass for each condition
-    but those that go through hooks.
+    but those that go through hooks. They are the products that the model itself makes; with one head the engine takes
+    values through W_O, and a query through W_K, once for many rows, and makes fewer.
     """
 
     n: int
