@@ -3,10 +3,14 @@
 import pytest
 from pydantic import ValidationError
 
-from workbench import Claim, Donor, Edges, Heads, Stream, Study, top_source
+from workbench import Claim, Donor, Edges, Heads, ModelConfig, Recipe, Stream, Study, top_source
+from workbench.models.config import EncoderDecoderConfig, Mask
 
 
-@pytest.mark.parametrize("kind", [Edges, Heads, Stream, Study, Claim, Donor])
+TRAINED = [ModelConfig, Mask, EncoderDecoderConfig, Recipe]
+
+
+@pytest.mark.parametrize("kind", [Edges, Heads, Stream, Study, Claim, Donor, *TRAINED])
 def test_a_misspelt_field_is_a_type_error_that_lists_the_fields(kind):
     with pytest.raises(TypeError, match=r"has no field 'dst'\..*(There are|Did you mean)"):
         kind(dst="last")

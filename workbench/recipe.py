@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from workbench.fields import Named
 
 
-class Recipe(BaseModel):
+class Recipe(Named):
     """How a model is trained: AdamW, linear warm-up, cosine to zero, cross-entropy at the positions that are read.
 
     lr: the peak rate. warmup: steps in which the rate rises to it. curve_every: steps between points of the curve.

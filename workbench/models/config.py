@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
+
+from workbench.fields import Named
 
 
-class Frozen(BaseModel):
+class Frozen(Named):
     """A value that refuses unknown keys and changes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -60,7 +62,7 @@ class ModelConfig(Frozen):
         [batch pos−1 d_patch]; the first is a class token (Dosovitskiy et al. 2021).
     d_head, d_mlp: default to d_model / n_heads and 4 × d_model.
 
-    Raises ValidationError (a ValueError) for widths that do not fit together and for unknown keys.
+    Raises ValidationError (a ValueError) for widths that do not fit together, TypeError for a field that is not there.
 
     >>> ModelConfig(d_vocab=16, n_ctx=9, d_model=32, n_layers=2, n_heads=1).d_mlp
     128
