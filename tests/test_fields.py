@@ -6,7 +6,6 @@ from pydantic import ValidationError
 from workbench import Claim, Donor, Edges, Heads, ModelConfig, Recipe, Stream, Study, top_source
 from workbench.models.config import EncoderDecoderConfig, Mask
 
-
 TRAINED = [ModelConfig, Mask, EncoderDecoderConfig, Recipe]
 
 
