@@ -32,7 +32,7 @@ class Fault:
 
 FAULTS = (
     Fault("a cut that does nothing", "workbench/rows.py",
-          "    return scores.masked_fill(selected, HIDDEN)\n", "    return scores.clone()\n",
+          "    return torch.where(selected, HIDDEN, scores)\n", "    return scores.clone()\n",
           ("tests/test_handmade.py", "tests/test_masks.py")),
     Fault("a cut on the wrong head", "workbench/edits.py",
           "one = slice(self.head, self.head + 1)", "one = slice(0, 1)",

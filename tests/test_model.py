@@ -34,7 +34,6 @@ def test_widths_left_out_are_filled_in():
     ("changes", "said"),
     [
         ({"d_model": 7, "n_heads": 2}, "d_model=7 does not divide by n_heads=2; give d_head yourself"),
-        ({"width": 3}, "width"),
         ({"norm": "sandwich"}, "norm"),
         ({"positions": "alibi"}, "positions"),
         ({"act_fn": "swish"}, "act_fn"),

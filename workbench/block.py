@@ -23,9 +23,10 @@ from workbench.models.prefix import Prefix
 from workbench.models.reuse import refusal, reusable_from
 from workbench.operations import Freeze
 from workbench.passes import Pass, execute, together
+from workbench.prepared import Prepared
 from workbench.proof import TOLERANCE
 from workbench.running import swallowed
-from workbench.scene import Prepared, Say, Scene, saying
+from workbench.scene import Say, Scene, saying
 from workbench.uncomputed import check_emptied, may_empty, unsure
 
 CHECKED = 4

@@ -135,6 +135,7 @@ def _bytes(scene: Scene, n_conditions: int) -> int:
         readers, sources = scene.batch.sides(part)
         n, m = readers.tokens.shape[1], sources.tokens.shape[1]
         width = getattr(getattr(model, "config", None), "d_model", 1024)
-        run += shape.n_layers * (4 * (n + m) * width + 2 * shape.n_heads * n * m)
+        written = m * width if shape.n_heads == 1 else 0  # what its head writes for each source
+        run += shape.n_layers * (4 * (n + m) * width + 2 * shape.n_heads * n * m + written)
     n_read = int((scene.batch.labels != -100).sum(1).max())
     return each * max(run, n_conditions * max(1, n_read) * model.n_out)

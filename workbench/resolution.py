@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ from workbench.batch import UNREAD, Batch
 from workbench.edits import Edit, EmptyRow, rows_of_each
 from workbench.interventions import Intervention
 from workbench.locations import Edges, Heads, Stream
+from workbench.named_edges import edges_named
 from workbench.operations import Custom, KeepOnly, Path, Scale, Uniform, Zero
 from workbench.sites import SITES, in_part, split
 
@@ -38,39 +37,6 @@ def site_of(intervention: Intervention) -> tuple[str, int | None]:
 def positions(where: Heads | Stream, batch: Batch) -> Tensor:
     """The positions [batch pos] that a location of vectors names."""
     return counted(batch, in_part(where.in_model, where.part)).role(where.pos)
-
-
-@dataclass(frozen=True, eq=False)
-class NamedEdges:
-    """The edges that a location names in a single example. seen [1 dest source]: those that the mask does not hide, and
-    how many these are; n_asked: how many are named."""
-
-    seen: Tensor
-    n_seen: int
-    n_asked: int
-
-
-def name_edges(wheres: Iterable[Edges], batch: Batch, sight: Sight) -> None:
-    """Finds the edges of many locations in a batch of one example, all at once, and keeps them for `edges_named`."""
-    new: dict[tuple[str, int], dict[Any, Edges]] = {}
-    for where in wheres:
-        if not sight.has(name := (where.in_model, where.layer, where.dest, where.source)):
-            new.setdefault(name[:2], {})[name] = where
-    for (part, layer), several in new.items():
-        asked = torch.stack([batch.edges(where.dest, where.source, part) for where in several.values()])
-        seen = asked & sight(part, layer)
-        counts = zip(*(masks.flatten(1).sum(1).tolist() for masks in (seen, asked)), strict=True)
-        for name, mask, (n_seen, n_asked) in zip(several, seen, counts, strict=True):
-            sight.kept(name, partial(NamedEdges, mask, n_seen, n_asked))
-
-
-def edges_named(where: Edges, batch: Batch, sight: Sight) -> NamedEdges:
-    """The edges of a location in a batch of one example."""
-    name = (where.in_model, where.layer, where.dest, where.source)
-    if not sight.has(name):
-        name_edges([where], batch, sight)
-    found: NamedEdges = sight.kept(name, dict)
-    return found
 
 
 def selection(intervention: Intervention, batch: Batch, sight: Sight) -> Tensor | None:

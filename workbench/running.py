@@ -20,7 +20,8 @@ from workbench.interventions import Intervention
 from workbench.metrics import METRICS
 from workbench.nearest import nearest
 from workbench.passes import Moment, execute
-from workbench.scene import OnMissing, Prepared, Scene, absent, check_used, scene_of
+from workbench.prepared import Prepared
+from workbench.scene import OnMissing, Scene, absent, check_used, scene_of
 from workbench.sites import CROSS, in_part, site, split
 
 MEANING = 1

@@ -18,9 +18,11 @@ from workbench.donors import Donors, Positions
 from workbench.edits import Edit, MissingExamples
 from workbench.interventions import Intervention, donor_names
 from workbench.locations import Edges
+from workbench.named_edges import name_edges
 from workbench.operations import Cut, KeepOnly, Scale, Uniform, Zero
 from workbench.preparation import check_places, resolve
-from workbench.resolution import hidden_edges, missing, name_edges, unreached
+from workbench.prepared import Prepared
+from workbench.resolution import hidden_edges, missing, unreached
 from workbench.sites import in_part
 
 OnMissing = Literal["raise", "skip"]
@@ -28,50 +30,6 @@ Say = Callable[[str], str]
 
 _SAME_FOR_ALL = (Cut, KeepOnly, Uniform, Scale, Zero)
 """Operations that need nothing of an example but where to act."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """One list of interventions, ready to run on `n` examples.
-
-    For each edit: lost, in how many of them it can reach nothing that is read; hidden, how many edges the mask hides
-    anyway, and of how many asked for.
-    """
-
-    n: int
-    edits: list[Edit]
-    lost: list[int]
-    hidden: list[tuple[int, int]]
-
-    @property
-    def unread(self) -> list[bool]:
-        """For each edit, whether it can reach nothing that is read in any example."""
-        return [lost == self.n for lost in self.lost]
-
-    @property
-    def notes(self) -> list[str]:
-        """What must be said already."""
-        said = [
-            f"{edit.label}: the mask hides {hidden} of the {asked} edges asked for, with or without it"
-            for edit, (hidden, asked) in zip(self.edits, self.hidden, strict=True)
-            if hidden
-        ]
-        return said + [
-            f"{edit.label}: cannot reach what is read in {lost} of {self.n} examples; its effect there is 0 by "
-            "construction"
-            for edit, lost in zip(self.edits, self.lost, strict=True)
-            if lost
-        ]
-
-    def after(self, others: Sequence[Prepared]) -> Prepared:
-        """The same list on its own examples and on those of others."""
-        if not others:
-            return self
-        every = [*others, self]
-        each = zip(*(one.hidden for one in every), strict=True)
-        hidden = [(sum(few for few, _ in counts), sum(asked for _, asked in counts)) for counts in each]
-        lost = [sum(counts) for counts in zip(*(one.lost for one in every), strict=True)]
-        return Prepared(sum(one.n for one in every), self.edits, lost, hidden)
 
 
 @dataclass(eq=False)

@@ -16,7 +16,8 @@ from workbench.anatomy import last_layer
 from workbench.edits import Edit, rows_of_each
 from workbench.hooks import Key
 from workbench.operations import Freeze
-from workbench.scene import Prepared, Scene
+from workbench.prepared import Prepared
+from workbench.scene import Scene
 from workbench.sites import SITES, split
 
 
