@@ -69,9 +69,9 @@ class Sight:
             self.known[part, layer] = self.model.sees(self.batch, part, layer)
         return self.known[part, layer]
 
-    def has(self, name: Any) -> bool:
-        """Whether that was found already."""
-        return name in self._kept
+    def found(self, name: Any) -> Any | None:
+        """What was kept under a name; None where nothing was."""
+        return self._kept.get(name)
 
     def kept(self, name: Any, find: Callable[[], Any]) -> Any:
         """What follows from the masks, found once."""

@@ -29,7 +29,7 @@ def name_edges(wheres: Iterable[Edges], batch: Batch, sight: Sight) -> None:
     """Finds the edges of many locations in a batch of one example, all at once, and keeps them for `edges_named`."""
     new: dict[tuple[str, int], dict[Any, Edges]] = {}
     for where in wheres:
-        if not sight.has(name := (where.in_model, where.layer, where.dest, where.source)):
+        if sight.found(name := _name(where)) is None:
             new.setdefault(name[:2], {})[name] = where
     for (part, layer), several in new.items():
         asked = torch.stack([batch.edges(where.dest, where.source, part) for where in several.values()])
@@ -41,8 +41,13 @@ def name_edges(wheres: Iterable[Edges], batch: Batch, sight: Sight) -> None:
 
 def edges_named(where: Edges, batch: Batch, sight: Sight) -> NamedEdges:
     """The edges of a location in a batch of one example."""
-    name = (where.in_model, where.layer, where.dest, where.source)
-    if not sight.has(name):
+    name = _name(where)
+    if sight.found(name) is None:
         name_edges([where], batch, sight)
-    found: NamedEdges = sight.kept(name, dict)
+    found = sight.found(name)
+    assert isinstance(found, NamedEdges)
     return found
+
+
+def _name(where: Edges) -> tuple[str, int, str | None, str | None]:
+    return where.in_model, where.layer, where.dest, where.source

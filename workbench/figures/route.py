@@ -14,7 +14,7 @@ Arrow = tuple[int, int, str]
 Colour = tuple[float, float, float]
 Box = tuple[float, float, float, float]  # left, bottom, right, top
 HALF, GAP, MOST = 0.15, 1.35, 40  # half a token box and a layer's height in inches; most tokens
-KEY = "arrow: copied from source to destination    grey line: the residual stream"
+KEY = "arrow: copied from source to destination; grey line: the residual stream"
 
 
 @styled

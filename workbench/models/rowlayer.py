@@ -158,15 +158,15 @@ class RowLayer:
         """Keys and values of the sources that are other ones, by their vectors. written: what the head writes for
         values, in their place; asked: no keys, where vectors serve as well."""
         k = v = None
+        asked = asked and x is not None and places is not None and places.whole
         if x is not None and places is not None:
-            asked = asked and places.whole
             if not asked:
                 turned = attn.turn(attn.keys(x), self.clean.places(part, source))
                 k = self._where(places, turned, "k", source, part)
             v = self.whole.onward(self.block).written(x) if written else attn.values(x)
             v = self._where(places, v, "v", source, part)
         k, v = self._edited("k", k, source, part), self._edited("v", v, source, part)
-        k = self._at("k", source, part) if k is None and not (asked and x is not None) else k
+        k = self._at("k", source, part) if k is None and not asked else k
         return k, self._at("v", source, part) if v is None else v
 
     def _where(self, places: Places, new: Tensor, bare: str, source: Rows, part: str) -> Tensor:
