@@ -7,6 +7,7 @@ import torch
 from small import ANSWER, BATCH, CORRUPT, EVERY_MODEL, OTHER, ROW, named, small, with_role
 
 from workbench.batch import Batch
+from workbench.engine import run_each
 from workbench.interventions import (
     Edges,
     Heads,
@@ -36,6 +37,31 @@ DONORS = {"corrupt": CORRUPT}
 def raises(error, says, interventions, batch=BATCH, **more):
     with pytest.raises(error, match=says):
         run(small(), batch, interventions, **more)
+
+
+# Edges that the mask hides --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["auto", "hooks"])
+@pytest.mark.parametrize("n", [1, 12])
+@pytest.mark.parametrize("dest", ["digits", "answer"])  # at the same places in all examples, and at others in each
+def test_edges_that_the_mask_hides_anyway_are_counted_in_a_note(dest, n, engine):
+    batch, edit = BATCH.select(slice(n)), cut(Edges(layer=0, dest=dest, source="letters"), empty="no-update")
+    pairs = [
+        (row, source)
+        for example in range(n)
+        for row in batch.roles[dest][example].nonzero().flatten().tolist()
+        for source in batch.roles["letters"][example].nonzero().flatten().tolist()
+    ]
+    hidden = sum(source > row for row, source in pairs)
+    said = f"{edit}: the mask hides {hidden} of the {len(pairs)} edges asked for, with or without it"
+    assert hidden and said in run(small(), batch, [edit]).notes
+    every = run_each(small(), batch, {"clean": [], "cut": [edit]}, chunk_size=5, engine=engine)
+    assert said in every["cut"].notes and not every["clean"].notes
+
+
+def test_of_edges_that_are_all_seen_nothing_is_noted():
+    assert run(small(), BATCH, [cut(DIGITS)]).notes == ()
 
 
 # Missing examples -----------------------------------------------------------------------------------------------------
